@@ -62,16 +62,34 @@ func Runs(e *run.Engine) View {
 		v.Actions = []Action{
 			{Name: ActCancel, Effect: "The run ends as CANCELED. The context of a step that runs ends, and nothing of it is committed.", Applies: runIs(false),
 				Do: func(ctx context.Context, r persist.Record) error { return e.Cancel(ctx, r.ID) }},
-			{Name: ActRetry, Effect: "The run goes on at the step where it stopped, with a full budget of attempts.", Applies: runIs(true), Pin: version,
+			{Name: ActRetry, Effect: "The run goes on at the step where it stopped, with a full budget of attempts.", Applies: runIs(true), Pin: failure,
 				Do: func(ctx context.Context, r persist.Record) error { return e.Retry(ctx, r.ID) }},
 		}
 	}
 	return v
 }
 
-// version is the Pin of an action on a document that has stopped: it is not written until a person or a
-// program acts on it.
+// version is the Pin of an action on a document that is not written until a person or a program acts
+// on it.
 func version(r persist.Record) uint64 { return r.Version }
+
+// failure is the Pin of a retry of a run. A worker looks at a parked run every minute, and writes it.
+func failure(r persist.Record) uint64 {
+	if strings.HasPrefix(r.Label, "PARKED ") {
+		return 0
+	}
+	return r.Version
+}
+
+// turn is the Pin of an action on a blocked reaction, whose document is also written when the stream
+// gets events.
+func turn(r persist.Record) uint64 {
+	var p struct {
+		Turn uint64 `json:"turn"`
+	}
+	_ = json.Unmarshal(r.Doc, &p) // 0 for a document that the action will refuse
+	return p.Turn
+}
 
 // runIs returns a function that reports whether a run can be retried, or else can be canceled. The
 // label of a run starts with how it ended.
@@ -257,7 +275,7 @@ func Reactions(name string, l *stream.Log) View {
 		v.Actions = []Action{
 			{Name: ActUnblock, Effect: "The reaction goes on with the event that blocked it, with a full budget of attempts.",
 				Applies: func(r persist.Record) bool { return strings.HasPrefix(r.Label, "blocked/") },
-				Pin:     version,
+				Pin:     turn,
 				Do:      func(ctx context.Context, r persist.Record) error { return changed(l.Unblock(ctx, filterOf(r))) }},
 			{Name: ActReset, Effect: "The reaction handles all events of the stream again, from the first one on.",
 				Do: func(ctx context.Context, r persist.Record) error { return changed(l.Reset(ctx, filterOf(r))) }},

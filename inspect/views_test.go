@@ -294,6 +294,7 @@ func TestStaleViewActions(t *testing.T) {
 		put(t, rt, w)
 		form := s.confirm(address)
 		w.Expected++ // it fails again, or another call begins
+		w.Doc = json.RawMessage(`{"stream":"s","reaction":"mail","turn":1}`)
 		if w.Acquire != nil {
 			r, err := rt.Store().Load(t.Context(), key)
 			require.NoError(t, err)
@@ -304,6 +305,29 @@ func TestStaleViewActions(t *testing.T) {
 		answer := s.send("POST", address, form)
 		require.Equal(t, 409, answer.status, "%s of %s", c.action, c.view)
 		require.Contains(t, answer.text(), "has changed since the action was confirmed", "%s of %s", c.action, c.view)
+	}
+}
+
+// A document that only moves on does not refuse the action: a parked run that a worker has looked at,
+// and a blocked reaction whose stream has new events. Proves INSPECT-1.
+func TestMovingViewActions(t *testing.T) {
+	rt := inMemory(t)
+	log, err := stream.New(rt, stream.Config{Logger: quiet})
+	require.NoError(t, err)
+	s := withViews(t, rt, inspect.Runs(run.NewEngine(rt, run.Config{})), inspect.Reactions("", log))
+	for _, c := range []struct{ view, action, kind, label string }{
+		{"runs", inspect.ActRetry, "run", "PARKED x"},
+		{"reactions-stream", inspect.ActUnblock, "stream.position", "blocked/mail"},
+	} {
+		key := pawl.Key{Kind: c.kind, ID: "s"}
+		w := persist.Write{Key: key, Doc: json.RawMessage(`{"stream":"s","reaction":"mail","turn":1}`), Label: c.label}
+		address := "act?" + url.Values{"view": {c.view}, "action": {c.action}, "kind": {key.Kind}, "id": {key.ID}}.Encode()
+		put(t, rt, w)
+		form := s.confirm(address)
+		w.Expected++
+		w.Doc = json.RawMessage(`{"stream":"s","reaction":"mail","turn":1,"known":2}`)
+		put(t, rt, w)
+		require.NotContains(t, s.send("POST", address, form).text(), "has changed since the action was confirmed", c.view)
 	}
 }
 
