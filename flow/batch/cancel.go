@@ -186,11 +186,11 @@ func (q *Queue[I, A]) refundAll(ctx context.Context, id string) error {
 	return refund()
 }
 
-// tooLarge reports whether a commit was refused because it has too many or too large documents. A
-// single document that is too large is another error.
+// tooLarge reports whether a commit was refused because it has too many scopes or bytes. A limit of a
+// single document is another error, which a smaller commit does not change.
 func tooLarge(err error) bool {
 	limit := (*pawl.LimitError)(nil)
-	return errors.As(err, &limit) && limit.What != "document"
+	return errors.As(err, &limit) && (limit.What == "scopes" || limit.What == "commit")
 }
 
 // refundChunk cancels those of the given items that are undecided, and refunds those that were

@@ -587,3 +587,28 @@ func TestStoreWithSmallCommits(t *testing.T) {
 	require.Equal(t, "document", limit.What)
 	require.Equal(t, commits, tap.Commits.Load())
 }
+
+// An item that no commit can store is refused with the whole job, not after the items before it.
+// Proves CANCEL-3.
+func TestItemThatIsTooDeep(t *testing.T) {
+	rt := open(t, stores.OpenFor(t, stores.Memory.New(t)))
+	q, err := batch.New(rt, batch.Config[any, string]{
+		Name: "deep", Ledger: batch.ScopeLedger(wallets, "points"),
+		Price:  func(any) (int64, error) { return 1, nil },
+		Make:   func(context.Context, string, any) (string, error) { return "", nil },
+		Remove: func(context.Context, string, *string) error { return nil },
+	})
+	require.NoError(t, err)
+	give(t, rt, "ada", 10)
+	var deep any
+	for range 200 {
+		deep = []any{deep}
+	}
+	items := append(make([]any, 9), deep)
+	_, _, err = q.Submit(t.Context(), batch.Job[any]{ID: "j", Account: "ada", Items: items})
+	var limit *pawl.LimitError
+	require.ErrorAs(t, err, &limit)
+	require.Equal(t, "depth", limit.What)
+	_, err = q.Progress(t.Context(), "j")
+	require.ErrorIs(t, err, pawl.ErrNotFound)
+}
