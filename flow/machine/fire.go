@@ -212,7 +212,7 @@ func (r *run[T]) refuse(status string) Outcome[T] {
 
 // claim claims the entity, and reports whether it succeeded. Its commit does not end with ctx: a
 // claim that lands after the end of ctx is released. A panic of the entity's own code is raised again,
-// or logged if ctx ended before it.
+// or logged if ctx has ended.
 func (r *run[T]) claim(ctx context.Context, snap pawl.Snapshot[T]) (won bool, err error) {
 	if ctx.Err() != nil {
 		return false, r.canceled(ctx)
@@ -243,24 +243,20 @@ func (r *run[T]) claim(ctx context.Context, snap pawl.Snapshot[T]) (won bool, er
 	select {
 	case a = <-answers:
 	case <-ctx.Done():
-		select {
-		case a = <-answers: // both were ready: a panic must not be lost
-		default:
-			r.handedOver = true
-			go func() {
-				defer r.leave()
-				defer stopRenewal()
-				switch a := <-answers; {
-				case a.err == nil:
-					r.setLease(a.lease)
-					r.release(nil)
-				case errors.As(a.err, &raised):
-					r.m.e.config.Logger.Error("machine: the claim panicked after its caller had left",
-						"entity", r.scope.Key().String(), "step", r.r.step, "panic", fmt.Sprint(raised.Value), "stack", string(raised.Stack))
-				}
-			}()
-			return false, r.canceled(ctx)
-		}
+		r.handedOver = true
+		go func() {
+			defer r.leave()
+			defer stopRenewal()
+			switch a := <-answers; {
+			case a.err == nil:
+				r.setLease(a.lease)
+				r.release(nil)
+			case errors.As(a.err, &raised):
+				r.m.e.config.Logger.Error("machine: the claim panicked after its caller had left",
+					"entity", r.scope.Key().String(), "step", r.r.step, "panic", fmt.Sprint(raised.Value), "stack", string(raised.Stack))
+			}
+		}()
+		return false, r.canceled(ctx)
 	}
 	if a.err == nil {
 		r.setLease(a.lease)
