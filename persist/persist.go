@@ -28,8 +28,7 @@ import (
 // An embedded store takes that of the host, a database that of the server. A store in front of
 // several servers has to agree on one. It must not depend on the clock of a caller's host, which may
 // be wrong. No record is read with a Now before its Updated. The clock may move in steps of up to
-// 200 ms, so leases and expiries are exact to about that. But a lease is not free again before 19/20 of
-// its length have passed since the call that took or renewed it began. Times are kept in microseconds: a duration
+// 200 ms, so leases and expiries are exact to about that. Times are kept in microseconds: a duration
 // is at least that long, and the rest of a microsecond is cut off.
 //
 // Limits: a store that cannot commit any number of keys and bytes is a [Limiter].

@@ -23,8 +23,6 @@ import (
 //     its host's and does not move. It sets the clock to that of its host, if that is later.
 //   - The cluster could not be written for a while: the clock stands still, and its next step is as
 //     long as that. A commit with a duration makes this step first, if it comes first (wakeClock).
-//   - A lease is so short that a step is much of it: the commit that takes or renews it moves the
-//     clock first. Otherwise another holder could get the lease while the first relies on it.
 
 const (
 	// idle is how far the clock may be from that of the host that opens the store. A clock that is
@@ -156,10 +154,10 @@ func (s *Store) setIdleClock(ctx context.Context) error {
 	}
 }
 
-// wakeClock moves the clock if it is late by more than a time, as after an outage of the cluster. A
-// duration that counts from a time read afterwards is not too short by more than that.
-func (s *Store) wakeClock(ctx context.Context, late time.Duration) error {
-	if next, _ := s.clock.step(time.Now()); next.Sub(s.clock.now()) <= late {
+// wakeClock moves the clock if it is late by more than clockLag ticks, as after an outage of the
+// cluster. A duration that counts from a time read afterwards is not too short by the outage.
+func (s *Store) wakeClock(ctx context.Context) error {
+	if next, _ := s.clock.step(time.Now()); next.Sub(s.clock.now()) <= clockLag*s.config.Tick {
 		return nil
 	}
 	return s.patiently(ctx, func() error { // a step that was sent twice fails the second time
@@ -168,15 +166,6 @@ func (s *Store) wakeClock(ctx context.Context, late time.Duration) error {
 		return err
 	})
 }
-
-// lateBy returns by how much the clock may be late when a lease of this length is taken or renewed.
-func (s *Store) lateBy(lease time.Duration) time.Duration {
-	return min(clockLag*s.config.Tick, lease/leasePart)
-}
-
-// leasePart is the part by which a lease may be too short. A runtime does not rely on the last
-// twentieth of a lease, of which half is left for the way of the request.
-const leasePart = 40
 
 // moveClock sets the clock to t, unless it was moved after the revision mod. It reports whether it
 // was set.

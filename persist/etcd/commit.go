@@ -32,8 +32,8 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	if slices.ContainsFunc(c.Writes, func(w persist.Write) bool { return w.Log != nil }) {
 		return time.Time{}, fmt.Errorf("%w: etcd: a write has a log; see persist.Logs", persist.ErrUnsupported)
 	}
-	if late, ok := s.lateFor(c); ok {
-		if err := s.wakeClock(ctx, late); err != nil {
+	if hasDuration(c) {
+		if err := s.wakeClock(ctx); err != nil {
 			return time.Time{}, notApplied(err)
 		}
 	}
@@ -73,24 +73,10 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	}
 }
 
-// lateFor returns by how much the clock may be late for the durations in c. It reports false if c has
-// none.
-func (s *Store) lateFor(c persist.Commit) (late time.Duration, ok bool) {
-	late = clockLag * s.config.Tick
-	for i := range c.Writes {
-		w := &c.Writes[i]
-		if w.Acquire != nil {
-			late = min(late, s.lateBy(w.Acquire.For))
-		}
-		ok = ok || w.Acquire != nil || w.TTL > 0 || w.DueIn > 0
-	}
-	for _, g := range c.Guards {
-		if g.Extend > 0 {
-			late = min(late, s.lateBy(g.Extend))
-		}
-		ok = ok || g.Extend > 0 || g.TTL > 0
-	}
-	return late, ok
+// hasDuration reports whether c states a time as a duration from the commit on.
+func hasDuration(c persist.Commit) bool {
+	return slices.ContainsFunc(c.Writes, func(w persist.Write) bool { return w.Acquire != nil || w.TTL > 0 || w.DueIn > 0 }) ||
+		slices.ContainsFunc(c.Guards, func(g persist.Guard) bool { return g.Extend > 0 || g.TTL > 0 })
 }
 
 // attempt is a commit on its way.

@@ -28,7 +28,7 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, ch
 	case <-ctx.Done():
 		return nil, notApplied(ended(ctx))
 	}
-	if err := s.wakeClock(ctx, s.lateBy(a.For)); err != nil {
+	if err := s.wakeClock(ctx); err != nil {
 		return nil, notApplied(err)
 	}
 	q.Unheld = true
