@@ -507,6 +507,9 @@ func testCopyLogsCutOff(t *testing.T, backward bool, cut int) bool {
 	for _, id := range []string{"a", "b"} {
 		require.Equal(t, readLog(t, from, id), readLog(t, copied, id), "cut off after %d documents", cut)
 	}
+	alive, _ := documentsOf(t, to)
+	require.Equal(t, len(order(t, copied)), alive["pawl.log"], "cut off after %d documents", cut)
+	require.Equal(t, len(order(t, copied)), alive["pawl.log.order"], "cut off after %d documents", cut)
 	if interrupted != nil {
 		require.ErrorIs(t, interrupted, errCrash)
 	}

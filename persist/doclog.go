@@ -195,39 +195,49 @@ func (d *docLogs) commitID() string { return fmt.Sprintf("%s.%d", d.writer, d.co
 // remove removes the documents of entries, and of their positions, up to limit entries. It returns
 // the number of entries.
 func (d *docLogs) remove(ctx context.Context, ids idRange, limit int) (removed int, err error) {
-	batch := removeBatch
-	if most := d.Limits().MaxEntries; most > 0 {
-		batch = min(batch, most)
-	}
 	for removed < limit {
-		page, err := d.List(ctx, Query{Kind: logKind, Prefix: ids.log, Before: ids.before, Limit: batch})
+		page, err := d.List(ctx, Query{Kind: logKind, Prefix: ids.log, Before: ids.before, Limit: d.removeBatch()})
 		if err != nil || len(page.Records) == 0 {
 			return removed, err
 		}
-		positions := make([]Key, len(page.Records))
-		for i, r := range page.Records {
-			var doc logDoc
-			if _, err := r.content(&doc); err != nil {
-				return removed, err
-			}
-			positions[i] = orderKey(doc.Position)
-		}
-		places, err := loadKeys(ctx, d.Store, positions)
-		if err != nil {
-			return removed, err
-		}
-		c := Commit{ID: d.commitID()}
-		for _, r := range append(page.Records, places...) {
-			if !r.Absent() && !r.Deleted {
-				c.Writes = append(c.Writes, deleting(r))
-			}
-		}
-		if _, err := d.Store.Commit(ctx, c); err != nil {
+		if err := d.removeEntries(ctx, page.Records); err != nil {
 			return removed, err
 		}
 		removed += len(page.Records)
 	}
 	return removed, nil
+}
+
+// removeBatch returns the number of entries that one commit removes.
+func (d *docLogs) removeBatch() int {
+	if most := d.Limits().MaxEntries; most > 0 {
+		return min(removeBatch, most)
+	}
+	return removeBatch
+}
+
+// removeEntries removes the documents of entries, and of their positions, in one commit.
+func (d *docLogs) removeEntries(ctx context.Context, entries []Record) error {
+	positions := make([]Key, len(entries))
+	for i, r := range entries {
+		var doc logDoc
+		if _, err := r.content(&doc); err != nil {
+			return err
+		}
+		positions[i] = orderKey(doc.Position)
+	}
+	places, err := loadKeys(ctx, d.Store, positions)
+	if err != nil {
+		return err
+	}
+	c := Commit{ID: d.commitID()}
+	for _, r := range append(entries, places...) {
+		if !r.Absent() && !r.Deleted {
+			c.Writes = append(c.Writes, deleting(r))
+		}
+	}
+	_, err = d.Store.Commit(ctx, c)
+	return err
 }
 
 // purge removes tombstones of entries, positions and the state. No commit is settled by them: the

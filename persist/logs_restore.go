@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -13,13 +14,12 @@ type docLogRestorer struct {
 	Restorer
 }
 
-// RestoreLog writes entries as [LogRestorer] describes. The time of an entry is that of its
-// documents, so it uses Restore. It returns the errors of Load except ErrNotFound, and those of
-// Restore.
+// RestoreLog writes entries as [LogRestorer] describes. It removes entries by commits, with their
+// positions. The time of a new entry is that of its documents, so it uses Restore for these. It
+// returns the errors of Load except ErrNotFound, and those of Commit and Restore.
 //
-// Positions are written last, in a call of their own. If it is interrupted before that, a list of
-// positions shows none of the entries, whether they are new or removed, and a repeated [Copy]
-// writes the new ones again.
+// Positions are restored last, in a call of their own. If it is interrupted before that, a list of
+// positions does not show the new entries, and a repeated [Copy] writes them again.
 func (d *docLogRestorer) RestoreLog(ctx context.Context, entries []LogEntry, last uint64) error {
 	if err := ValidateRestoreLog(entries, last); err != nil {
 		return err
@@ -28,16 +28,15 @@ func (d *docLogRestorer) RestoreLog(ctx context.Context, entries []LogEntry, las
 	if err := r.begin(ctx, d.docLogs, entries, last); err != nil {
 		return notApplied(err)
 	}
-	if err := r.load(ctx, d.Store, entries); err != nil {
-		return notApplied(err)
+	added, err := r.remove(ctx, d.docLogs, entries)
+	if err != nil {
+		return err
 	}
-	for i := range entries {
-		if err := r.restore(entries[i]); err != nil {
-			return notApplied(err)
+	if err := r.plan(ctx, d.Store, added); err != nil {
+		if len(added) == len(entries) { // no entry was removed
+			err = notApplied(err)
 		}
-	}
-	if len(r.written) == 0 {
-		return nil
+		return err
 	}
 	var records, places []Record
 	for _, key := range r.written {
@@ -47,8 +46,13 @@ func (d *docLogRestorer) RestoreLog(ctx context.Context, entries []LogEntry, las
 			records = append(records, r.docs[key])
 		}
 	}
-	if err := d.Restore(ctx, records, 0); err != nil || len(places) == 0 {
-		return err
+	if len(records) > 0 {
+		if err := d.Restore(ctx, records, 0); err != nil {
+			return err
+		}
+	}
+	if len(places) == 0 {
+		return nil
 	}
 	return d.Restore(ctx, places, 0)
 }
@@ -112,14 +116,38 @@ func (r *logRestore) begin(ctx context.Context, d *docLogs, entries []LogEntry, 
 	return nil
 }
 
-// load reads the documents of entries and of their positions, before and after.
-func (r *logRestore) load(ctx context.Context, store Store, entries []LogEntry) error {
+// remove removes the entries without Data, and returns the others.
+func (r *logRestore) remove(ctx context.Context, d *docLogs, entries []LogEntry) (added []LogEntry, err error) {
+	var keys []Key
+	for _, e := range entries {
+		if e.Data != nil {
+			added = append(added, e)
+		} else {
+			keys = append(keys, entryKey(e.Key, r.states[e.Key].Epoch, e.Number))
+		}
+	}
+	for some := range slices.Chunk(keys, d.removeBatch()) {
+		records, err := loadKeys(ctx, d.Store, some)
+		if err != nil {
+			return nil, err
+		}
+		records = slices.DeleteFunc(records, func(r Record) bool { return r.Absent() || r.Deleted })
+		if len(records) == 0 {
+			continue
+		}
+		if err := d.removeEntries(ctx, records); err != nil {
+			return nil, err
+		}
+	}
+	return added, nil
+}
+
+// plan reads the documents of new entries and of their positions, before and after, and changes them.
+func (r *logRestore) plan(ctx context.Context, store Store, entries []LogEntry) error {
 	var keys, places []Key
 	for _, e := range entries {
 		keys = append(keys, entryKey(e.Key, r.states[e.Key].Epoch, e.Number))
-		if e.Data != nil {
-			places = append(places, orderKey(e.Position))
-		}
+		places = append(places, orderKey(e.Position))
 	}
 	if err := r.read(ctx, store, keys); err != nil {
 		return err
@@ -134,7 +162,15 @@ func (r *logRestore) load(ctx context.Context, store Store, entries []LogEntry) 
 			places = append(places, orderKey(doc.Position))
 		}
 	}
-	return r.read(ctx, store, places)
+	if err := r.read(ctx, store, places); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := r.restore(e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (r *logRestore) read(ctx context.Context, store Store, keys []Key) error {
@@ -151,7 +187,7 @@ func (r *logRestore) read(ctx context.Context, store Store, keys []Key) error {
 	return nil
 }
 
-// restore changes the documents of one entry.
+// restore changes the documents of one new entry.
 func (r *logRestore) restore(e LogEntry) error {
 	s := r.states[e.Key]
 	key := entryKey(e.Key, s.Epoch, e.Number)
@@ -160,12 +196,8 @@ func (r *logRestore) restore(e LogEntry) error {
 	if err != nil {
 		return err
 	}
-	if alive && (e.Data == nil || old.Position != e.Position) {
+	if alive && old.Position != e.Position {
 		r.delete(orderKey(old.Position))
-	}
-	if e.Data == nil {
-		r.delete(key)
-		return nil
 	}
 	place := logPlace{Key: e.Key, Epoch: s.Epoch, Number: e.Number}
 	var other logPlace
