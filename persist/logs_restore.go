@@ -14,12 +14,11 @@ type docLogRestorer struct {
 	Restorer
 }
 
-// RestoreLog writes entries as [LogRestorer] describes. It removes entries by commits, with their
-// positions. The time of a new entry is that of its documents, so it uses Restore for these. It
+// RestoreLog writes entries as [LogRestorer] describes. It removes entries by commits, each together
+// with its position: no list would find a position that was left. The time of a new entry is that of
+// its documents, so it uses Restore for these. If that is interrupted, a list of positions does not
+// show the entries that have only one of their documents, and a repeated [Copy] writes them again. It
 // returns the errors of Load except ErrNotFound, and those of Commit and Restore.
-//
-// Positions are restored last, in a call of their own. If it is interrupted before that, a list of
-// positions does not show the new entries, and a repeated [Copy] writes them again.
 func (d *docLogRestorer) RestoreLog(ctx context.Context, entries []LogEntry, last uint64) error {
 	if err := ValidateRestoreLog(entries, last); err != nil {
 		return err
@@ -38,23 +37,14 @@ func (d *docLogRestorer) RestoreLog(ctx context.Context, entries []LogEntry, las
 		}
 		return err
 	}
-	var records, places []Record
-	for _, key := range r.written {
-		if key.Kind == orderKind {
-			places = append(places, r.docs[key])
-		} else {
-			records = append(records, r.docs[key])
-		}
-	}
-	if len(records) > 0 {
-		if err := d.Restore(ctx, records, 0); err != nil {
-			return err
-		}
-	}
-	if len(places) == 0 {
+	if len(r.written) == 0 {
 		return nil
 	}
-	return d.Restore(ctx, places, 0)
+	records := make([]Record, 0, len(r.written))
+	for _, key := range r.written {
+		records = append(records, r.docs[key])
+	}
+	return d.Restore(ctx, records, 0)
 }
 
 // logRestore is one call of RestoreLog.

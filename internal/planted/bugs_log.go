@@ -116,13 +116,13 @@ var logBugs = []Bug{
 	{
 		Name: "log-docs-restored-position", Mechanism: "a restored entry leaves its old position",
 		Proves: []string{"STORE-15"}, File: "persist/logs_restore.go",
-		Old: "	if alive && old.Position != e.Position {", New: "	if false {",
+		Old: "	if alive && old.Position != e.Position {", New: "	if alive && false {",
 		Pkg: "./persist", Run: "^Test(Logs|RestoredLogDocuments)$",
 	},
 	{
-		Name: "log-docs-restored-places", Mechanism: "positions are restored after the entries, in a call of their own",
-		Proves: []string{"STORE-15"}, File: "persist/logs_restore.go",
-		Old: "		if key.Kind == orderKind {", New: "		if false {",
+		Name: "log-docs-position-left", Mechanism: "an entry is removed with its position",
+		Proves: []string{"STORE-15"}, File: "persist/doclog.go",
+		Old: "range append(entries, places...) {", New: "range append(entries, places[:0]...) {",
 		Pkg: "./persist", Run: "^TestCopyLogsCutOff$",
 	},
 	{
