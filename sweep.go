@@ -175,7 +175,7 @@ func (s *Sweeper) sweep(ctx context.Context, kind string) (did Swept, err error)
 	}
 	s.observe(ctx, kind, "Clear", did.Cleared, began, err)
 	if cleaner, ok := s.rt.logs.(persist.LogCleaner); ok && err == nil && s.rt.cleared(kind) != nil {
-		err = cleaner.CleanLogs(ctx, kind) // first: no erasure finds a log without its record
+		err = cleaner.CleanLogs(ctx, kind) // before the purge: an erasure finds a log by its record
 	}
 	if purger, ok := s.rt.store.(persist.Purger); ok && err == nil && s.config.Tombstones != KeepTombstones {
 		began = time.Now()

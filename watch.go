@@ -36,10 +36,12 @@ type Change[T any] struct {
 
 // Watch yields the current snapshot and then newer ones, in the order of versions, of all
 // processes. A slow watcher skips to the newest version, which always arrives, also if this process
-// committed it just before Close. Watch ends when ctx ends, or after it yields one error: ErrClosed,
-// ErrInTx on a scope in a transaction, ErrOutsideTx inside one, *ArgumentError, *SchemaError, or the
-// error of an invalid scope. If the first snapshot cannot be read, that is *UnavailableError, or
-// *CanceledError or *LeaseLostError if ctx ends meanwhile. Later Watch waits for the store.
+// committed it just before Close; what Close itself waits for is not yielded.
+//
+// Watch ends when ctx ends, or after it yields one error: ErrClosed, ErrInTx on a scope in a
+// transaction, ErrOutsideTx inside one, *ArgumentError, *SchemaError, or the error of an invalid
+// scope. If the first snapshot cannot be read, that is *UnavailableError, or *CanceledError or
+// *LeaseLostError if ctx ends meanwhile. Later Watch waits for the store.
 func (s Scope[T]) Watch(ctx context.Context) iter.Seq2[Change[T], error] {
 	return func(yield func(Change[T], error) bool) {
 		w, err := s.startWatch(ctx)

@@ -86,7 +86,7 @@ type copies struct {
 // hidden returns the copies of r. If the fields that they were taken from are not known, they are
 // hidden if any part of the document is.
 func (h *handler) hidden(r persist.Record, k pawl.KindInfo, known bool) copies {
-	c := copies{h: h, r: r, kind: k, ownDue: known && r.Schema == k.Schema}
+	c := copies{h: h, r: r, kind: k, ownDue: known && k.Due != "" && r.Schema == k.Schema}
 	if h.config.Redact == nil || r.Label == "" && r.Due.IsZero() {
 		return c
 	}

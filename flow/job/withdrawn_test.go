@@ -3,6 +3,8 @@ package job_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,6 +28,14 @@ func (f *fuse) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
+// lines counts the lines that are logged.
+type lines struct{ atomic.Int64 }
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.Add(1)
+	return len(p), nil
+}
+
 type charge struct {
 	job.State
 	Fuse fuse `json:"fuse"`
@@ -38,7 +48,8 @@ func TestWithdrawnBesidePanickingDocument(t *testing.T) {
 		ctx := t.Context()
 		kind := pawl.Kind[charge]{Name: "charge", Label: job.Label, Due: job.Due}
 		causes := make(chan string, 2)
-		w, err := job.New(rt, job.Config[charge]{Kind: kind, Concurrency: 2, Logger: quiet, Handle: func(ctx context.Context, j *job.Job[charge]) error {
+		var logged lines
+		w, err := job.New(rt, job.Config[charge]{Kind: kind, Concurrency: 2, Logger: slog.New(slog.NewTextHandler(&logged, nil)), Handle: func(ctx context.Context, j *job.Job[charge]) error {
 			<-ctx.Done()
 			causes <- fmt.Sprintf("%s: %v", j.ID, context.Cause(ctx))
 			return context.Cause(ctx)
@@ -56,6 +67,12 @@ func TestWithdrawnBesidePanickingDocument(t *testing.T) {
 		_, err = rt.Store().Commit(ctx, persist.Commit{ID: "lit.1", Writes: []persist.Write{{Key: r.Key, Expected: r.Version, Version: r.Version + 1,
 			Doc: []byte(`{"label":"ready","fuse":"lit"}`), Label: r.Label, Due: r.Due}}})
 		require.NoError(t, err)
+		for i := range 5 { // hints, for each of which the worker looks at all running jobs
+			_, err := kind.Scope(rt, fmt.Sprint("later", i)).SetState(ctx, charge{State: job.At(time.Now().Add(time.Hour))})
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+		}
+		require.EqualValues(t, 1, logged.Load(), "the panic is logged once")
 		require.NoError(t, kind.Scope(rt, "deleted").Delete(ctx))
 		require.Equal(t, "deleted: job: withdrawn", testkit.Receive(t, causes))
 		require.NoError(t, kind.Scope(rt, "lit").Delete(ctx))

@@ -206,6 +206,7 @@ func (w *Worker[T]) follow(ctx context.Context, hints <-chan struct{}) {
 	defer check.Stop()
 	defer poll.Stop()
 	changed, mayCheck := false, false
+	panicked := map[*Job[T]]bool{} // running jobs whose documents panicked, which was logged
 	for {
 		select {
 		case <-ctx.Done():
@@ -219,7 +220,7 @@ func (w *Worker[T]) follow(ctx context.Context, hints <-chan struct{}) {
 			mayCheck = true
 		}
 		if changed && mayCheck {
-			w.endWithdrawn(ctx)
+			w.endWithdrawn(ctx, panicked)
 			changed, mayCheck = false, false
 			check.Reset(checkEvery)
 		}
@@ -227,19 +228,24 @@ func (w *Worker[T]) follow(ctx context.Context, hints <-chan struct{}) {
 }
 
 // endWithdrawn ends the contexts of the running jobs that were withdrawn. It runs code of the user's
-// outside of any call: a document on which that panics is looked at again later.
-func (w *Worker[T]) endWithdrawn(ctx context.Context) {
+// outside of any call: a document on which that panics is looked at again later, and logged once.
+func (w *Worker[T]) endWithdrawn(ctx context.Context, panicked map[*Job[T]]bool) {
 	w.mu.Lock()
 	running := maps.Clone(w.running)
 	w.mu.Unlock()
+	maps.DeleteFunc(panicked, func(j *Job[T], _ bool) bool { return running[j] == nil })
 	for j, cancel := range running {
-		_ = protect.Call(w.config.Logger, func() error {
+		logger := w.config.Logger
+		if panicked[j] {
+			logger = slog.New(slog.DiscardHandler)
+		}
+		panicked[j] = nil != protect.Call(logger, func() error {
 			snap, err := w.config.Kind.Scope(w.rt, j.ID).Snapshot(ctx)
 			doc := snap.State()
 			if err == nil && (snap.Version == 0 || !w.takes(&doc)) {
 				cancel(ErrWithdrawn)
 			}
-			return err
+			return nil
 		})
 	}
 }

@@ -374,7 +374,7 @@ func TestDamagedRecord(t *testing.T) {
 	})
 }
 
-// A record whose read hangs delays others by a few seconds only. Proves SCOPE-13.
+// A record whose read hangs delays others by some of the store's time limits only. Proves SCOPE-13.
 func TestHangingRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *store, h *Hub) {
 		s.fail = persist.ErrUnsupported

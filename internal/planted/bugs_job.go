@@ -29,7 +29,13 @@ var jobBugs = []Bug{
 	{
 		Name: "job-look-panics", Mechanism: "a document that panics when a worker looks at it again does not end the process",
 		Proves: []string{"LOOP-3"}, File: "flow/job/worker.go",
-		Old: "		_ = protect.Call(w.config.Logger, func() error {\n			snap, err := w.config.Kind.Scope", New: "		_ = func(_ *slog.Logger, fn func() error) error { return fn() }(w.config.Logger, func() error {\n			snap, err := w.config.Kind.Scope",
+		Old: "		panicked[j] = nil != protect.Call(logger, func", New: "		panicked[j] = nil != func(_ *slog.Logger, fn func() error) error { return fn() }(logger, func",
+		Pkg: "./flow/job", Run: "^TestWithdrawnBesidePanickingDocument$",
+	},
+	{
+		Name: "job-look-logs-again", Mechanism: "a running job whose document panics is logged once",
+		Proves: []string{"LOOP-3"}, File: "flow/job/worker.go",
+		Old: "		if panicked[j] {\n", New: "		if false {\n",
 		Pkg: "./flow/job", Run: "^TestWithdrawnBesidePanickingDocument$",
 	},
 	{

@@ -11,7 +11,7 @@ var machineBugs = []Bug{
 	{
 		Name: "claim-panic-dropped", Mechanism: "a panic during a claim is logged if the caller of Fire has left",
 		Proves: []string{"SCOPE-5"}, File: "flow/machine/fire.go",
-		Old: "				case errors.As(a.err, &raised):\n", New: "				case errors.As(a.err, &raised) && false:\n",
+		Old: "			case errors.As(a.err, &raised):\n", New: "			case errors.As(a.err, &raised) && false:\n",
 		Pkg: "./flow/machine", Run: "^TestEntityThatPanicsWhenCallerLeft$", Flags: []string{"-timeout=20s"},
 	},
 	{
@@ -77,7 +77,7 @@ var machineBugs = []Bug{
 	{
 		Name: "machine-leaves-a-claim-behind", Mechanism: "a claim that commits after its caller has left is released",
 		Proves: []string{"CLAIM-6"}, File: "flow/machine/fire.go",
-		Old: "					r.setLease(a.lease)\n					r.release(nil)\n", New: "					_ = a.lease.Release(context.Background())\n",
+		Old: "				r.setLease(a.lease)\n				r.release(nil)\n", New: "				_ = a.lease.Release(context.Background())\n",
 		Pkg: "./flow/machine", Run: "^TestCallerLeaves$", Flags: []string{"-timeout=1m"},
 	},
 	{
