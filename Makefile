@@ -55,19 +55,13 @@ test: ## test the library and its examples, without streams and batches, in less
 
 # The rest of CI, in short forms: one foreign platform, fuzzing and planted bugs of the packages that
 # compile quickly. Some modules stand apart: what they need stays out of the go.sum of Pawl's users.
+# Two parts run at a time, because much of what they do is waiting. A part's output comes at its end.
 .PHONY: test-modules
 test-modules: ## the rest: streams and batches, without cgo, other platforms, fuzzing, planted bugs, the command pawl, a browser, the benchmark, OpenTelemetry, etcd, ADK
-	@$(MAKE) --no-print-directory race PAWL_SHORT=1 PACKAGES="$$($(GO) list ./... | grep -E '$(LONG)' | tr '\n' ' ')"
-	@$(MAKE) --no-print-directory nocgo PAWL_SHORT=1
-	@$(MAKE) --no-print-directory cross PLATFORMS=windows/amd64
-	@$(MAKE) --no-print-directory fuzz FUZZTIME=$(FUZZTIME_SHORT) FUZZPACKAGES='./internal/... ./persist/...'
-	@$(MAKE) --no-print-directory planted PLANTED="-short -only '^(internal|persist)/'"
-	@$(MAKE) --no-print-directory cli PLATFORMS=windows/amd64
-	@$(MAKE) --no-print-directory browser
-	@$(MAKE) --no-print-directory bench-test
-	@$(MAKE) --no-print-directory otel
-	@$(MAKE) --no-print-directory etcd
-	@$(MAKE) --no-print-directory adk
+	@$(MAKE) --no-print-directory need-cc need-postgres need-strace need-chromium
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target race cross planted etcd nocgo browser adk cli fuzz bench-test otel \
+		PAWL_SHORT=1 PACKAGES="$$($(GO) list ./... | grep -E '$(LONG)' | tr '\n' ' ')" PLATFORMS=windows/amd64 \
+		FUZZTIME=$(FUZZTIME_SHORT) FUZZPACKAGES='./internal/... ./persist/...' PLANTED="-short -only '^(internal|persist)/'"
 	@echo "make test-modules: all green"
 
 .PHONY: fmt
@@ -167,7 +161,7 @@ cli: need-cc need-postgres ## vet, lint and test the command pawl (docs/cli.md)
 		(cd cmd/pawl && $(WORK) GOOS=$${platform%/*} GOARCH=$${platform#*/} CGO_ENABLED=0 $(GO) vet .) || exit 1; \
 	done
 	staticcheck=$(STATICCHECK); cd cmd/pawl && $(WORK) $$staticcheck ./...
-	cd cmd/pawl && $(WORK) $(GO) test -timeout 5m ./...
+	cd cmd/pawl && $(WORK) $(GO) test ./...
 
 .PHONY: browser
 browser: need-chromium need-postgres ## test the chat example in a real browser, with real server processes
@@ -182,12 +176,12 @@ otel: need-cc ## vet, lint and test the observer for OpenTelemetry
 
 # The servers of etcd are part of the test binary: nothing has to be installed.
 .PHONY: etcd etcd-faults
-etcd: need-cc ## vet, lint and test the store on etcd, with members as child processes, in less than two minutes
+etcd: need-cc ## vet, lint and test the store on etcd, with members as child processes, in some minutes
 	cd persist/etcd && $(WORK) $(GO) vet ./...
 	cd persist/etcd/etcdtest && $(WORK) $(GO) vet ./...
 	staticcheck=$(STATICCHECK); cd persist/etcd && $(WORK) $$staticcheck ./... && cd etcdtest && $(WORK) $$staticcheck ./...
 	cd persist/etcd && $(WORK) $(GO) test -race ./...
-	cd persist/etcd/etcdtest && $(WORK) $(GO) test -timeout 5m ./...
+	cd persist/etcd/etcdtest && $(WORK) $(GO) test ./...
 
 etcd-faults: ## kill, freeze and isolate members for 20 rounds, and run the conformance suite on three members (docs/stores.md)
 	cd persist/etcd/etcdtest && PAWL_ETCD_ROUNDS=20 $(WORK) $(GO) test -count=1 -v -timeout 60m -run '^(TestFaults|TestConformanceOnThreeMembers)$$' .
