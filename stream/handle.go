@@ -138,7 +138,8 @@ func (s *shared) handle(ctx, held context.Context, c *claim) end {
 			err := s.call(ctx, held, d)
 			s.hook(pointHandled, p.Stream)
 			if err != nil && ctx.Err() != nil && !pawl.IsNonRetryable(err) {
-				err = ErrStopped
+				e.putOff(c, ErrStopped)
+				return e
 			}
 			if err != nil {
 				e.fail(c, err)
@@ -176,10 +177,6 @@ func (e *end) fail(c *claim, err error) {
 	if later, ok := errors.AsType[*deferral](err); ok {
 		e.putOff(c, err)
 		e.in = later.in
-		return
-	}
-	if errors.Is(err, ErrStopped) {
-		e.putOff(c, err)
 		return
 	}
 	r := c.reaction

@@ -368,6 +368,43 @@ func TestReactionUnreadableEntry(t *testing.T) {
 	})
 }
 
+// An entry that is no event blocks a reaction also where it is the last one, and hides none before it.
+// Proves LEASE-4, STREAM-6.
+func TestReactionUnreadableLastEntry(t *testing.T) {
+	store := memory.New()
+	calls := new(reactCalls)
+	l := reactLog(t, reactOpen(t, store, "host"), reactConfig(), stream.Reaction{Handle: calls.handle(nil)})
+	reactAppend(t, l, "s", 1)
+	reactDrain(t, l)
+	reactAppend(t, l, "s", 1)
+	foreign := pawl.Kind[pawl.Doc]{Name: stream.DefaultName, Log: true}
+	scope := foreign.Scope(reactOpen(t, store, "foreign"), "s")
+	_, err := scope.AtomicState(t.Context(), func(ctx context.Context, head *pawl.Doc) error {
+		(*head)["next"] = 3
+		return scope.AppendLog(ctx, 2, json.RawMessage(`"no event"`))
+	})
+	require.NoError(t, err)
+	reactDrain(t, l)
+	require.Equal(t, []string{"s/0", "s/1"}, calls.take())
+	p := reactPosition(t, l, "s")
+	require.True(t, p.Blocked)
+	require.EqualValues(t, 2, p.Next)
+}
+
+// ErrStopped of a handler that Stop did not interrupt, such as that of another log, is a failure.
+// Proves LEASE-3.
+func TestReactionReturnsErrStopped(t *testing.T) {
+	l := reactLog(t, reactOpen(t, memory.New(), "host"), reactConfig(), stream.Reaction{Backoff: reactAtOnce, MaxRetries: 1,
+		Handle: func(context.Context, *stream.Delivery) error {
+			return fmt.Errorf("the other log: %w", stream.ErrStopped)
+		}})
+	reactAppend(t, l, "s", 1)
+	reactDrain(t, l)
+	p := reactPosition(t, l, "s")
+	require.True(t, p.Blocked)
+	require.Equal(t, 2, p.Retry)
+}
+
 // A panic and runtime.Goexit in a handler are failures: they are counted, and the process goes on.
 // Proves LEASE-3, LEASE-4.
 func TestReactionHandlerPanics(t *testing.T) {

@@ -155,7 +155,7 @@ func TestReactionStopAndNonRetryable(t *testing.T) {
 	l := reactLog(t, reactOpen(t, memory.New(), "host"), reactConfig(), stream.Reaction{Handle: func(ctx context.Context, d *stream.Delivery) error {
 		close(began)
 		<-ctx.Done()
-		return pawl.NonRetryable(errReact)
+		return pawl.NonRetryable(errors.Join(errReact, context.Cause(ctx)))
 	}})
 	require.NoError(t, l.Start(t.Context()))
 	reactAppend(t, l, "s", 1)

@@ -181,6 +181,13 @@ var errOtherLife = errors.New("stream: another life")
 // next attempt is not hurried.
 func (s *shared) tell(ctx context.Context, n news) error {
 	scope := s.positions.Scope(s.rt, positionID(n.stream, n.reaction.Name))
+	if n.life == "" { // the entry is not an event, and does not say its life
+		h, err := (&Log{s, s.rt}).head(ctx, n.stream)
+		if err != nil {
+			return err
+		}
+		n.life = h.Life
+	}
 	var other, over string // a life that the position has, and one that is known to be over; empty: none
 	tell := func(_ context.Context, p *position) error {
 		if p.Life == over || p.Life == "" {

@@ -167,7 +167,10 @@ func TestKilledErase(t *testing.T) {
 		require.Equal(t, -1, code)
 		left := living(t, store)
 		require.Greater(t, left, 1)
-		require.Len(t, lines[erasable](t, ok(t, "erase", "--prefix", "ann/", "--yes", "--json", "--store", flag(location))), left-1)
+		// PostgreSQL may still carry out a commit of the killed process.
+		deleted := len(lines[erasable](t, ok(t, "erase", "--prefix", "ann/", "--yes", "--json", "--store", flag(location))))
+		require.LessOrEqual(t, deleted, left-1)
+		require.Positive(t, deleted)
 		require.Equal(t, 1, living(t, store))
 	})
 }

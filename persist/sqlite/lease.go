@@ -27,10 +27,13 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, ch
 			if !ok {
 				continue
 			}
-			if _, err := t.store(r, next); err != nil {
+			written, err := t.store(r, next)
+			if err != nil {
 				return notApplied(err)
 			}
-			taken = append(taken, next)
+			if written { // else a trigger of the application's ignores it
+				taken = append(taken, next)
+			}
 		}
 		return nil
 	}})

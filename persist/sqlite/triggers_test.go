@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -45,6 +46,24 @@ func TestTriggersRunOnce(t *testing.T) {
 			require.Equal(t, 1, count(t, db, `SELECT version FROM pawl_records WHERE id = 'x0'`))
 		})
 	}
+}
+
+// Take does not return a record whose lease a trigger of the application has ignored.
+//
+// Proves STORE-13.
+func TestTakeIgnoredByATrigger(t *testing.T) {
+	path := dbPath(t)
+	s, db := openAt(t, path, Config{}), database(t, path, "_busy_timeout=5000")
+	for _, id := range []string{"x0", "x1"} {
+		_, err := s.Commit(t.Context(), put(id, 0))
+		require.NoError(t, err)
+	}
+	_, err := db.Exec(`CREATE TRIGGER frozen BEFORE UPDATE ON pawl_records WHEN NEW.id = 'x0' BEGIN SELECT RAISE(IGNORE); END`)
+	require.NoError(t, err)
+	taken, err := s.Take(t.Context(), persist.Query{Kind: alive(t, s, "x0").Kind}, persist.Acquire{Holder: "me", For: time.Minute}, nil)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	require.Equal(t, "x1", taken[0].ID)
 }
 
 // A commit is not lost when the trigger of another record's commit moves its row.
