@@ -240,6 +240,9 @@ func TestIncRefuses(t *testing.T) {
 			require.ErrorContains(t, s.AppendEvent(t.Context(), h, event("bad", map[string]any{key: nested})), "an Inc")
 			require.ErrorContains(t, h.State().Set(key, nested), "an Inc")
 		}
+		for key, typed := range map[string]any{"m": map[string]map[string]any{"n": adk.Inc(1)}, "l": []map[string]any{adk.Inc(1)}, "s": struct{ N any }{adk.Inc(1)}} {
+			require.ErrorContains(t, s.AppendEvent(t.Context(), h, event("bad", map[string]any{key: typed})), "an Inc")
+		}
 		appendTo(t, s, h, event("good", map[string]any{"large": adk.Inc(1), "nothing": adk.Inc(1), "new": adk.Inc(1)}))
 		got := state(get(t, s, "s"))
 		require.Equal(t, []any{9e15 + 1, 1.0, 1.0, nil}, []any{got["large"], got["nothing"], got["new"], got["else"]})

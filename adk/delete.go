@@ -64,22 +64,30 @@ func (s *Service) finish(ctx context.Context, q pawl.Query) error {
 		}
 		jobs = append(jobs, job{snap.ID, snap.ReadOnly().Entries})
 	}
+	var failures []error
 	for _, j := range jobs {
-		for before := int64(trimStep); before < j.entries; before += trimStep {
-			err := s.log.Trim(ctx, j.stream, before)
-			if _, pending := errors.AsType[*stream.PendingError](err); pending || pawl.IsAbsent(err) {
-				break // a reaction is behind and loses the events, or another process was faster
-			}
-			if err != nil {
-				return err
-			}
+		err := s.complete(ctx, j.stream, j.entries)
+		failures = append(failures, err)
+		if ctx.Err() != nil || pawl.IsRetryable(err) { // not about this deletion
+			break
 		}
-		if err := s.log.DeleteStream(ctx, j.stream); err != nil {
-			return err
+	}
+	return errors.Join(failures...)
+}
+
+// complete completes the deletion of a stream that had a number of entries.
+func (s *Service) complete(ctx context.Context, name string, entries int64) error {
+	for before := int64(trimStep); before < entries; before += trimStep {
+		err := s.log.Trim(ctx, name, before)
+		if _, pending := errors.AsType[*stream.PendingError](err); pending || pawl.IsAbsent(err) {
+			break // a reaction is behind and loses the events, or another process was faster
 		}
-		if err := deletions.Scope(s.rt, j.stream).Delete(ctx); err != nil {
+		if err != nil {
 			return err
 		}
 	}
-	return nil
+	if err := s.log.DeleteStream(ctx, name); err != nil {
+		return err
+	}
+	return deletions.Scope(s.rt, name).Delete(ctx)
 }

@@ -44,6 +44,8 @@ func TestErase(t *testing.T) {
 			require.Len(t, entries, len(others))
 			fresh := createFor(t, s, user, "s", nil)
 			require.Equal(t, map[string]any{"app:a": 3.0}, state(fresh))
+			appendTo(t, s, fresh, event("back", map[string]any{"user:u": 4}))
+			require.Equal(t, map[string]any{"user:u": 4.0, "app:a": 3.0}, state(getBy(t, s, &session.GetRequest{AppName: appName, UserID: user, SessionID: "s"})))
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package adk
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -83,6 +84,19 @@ func containsInc(v any) bool {
 		return slices.ContainsFunc(v, containsInc)
 	}
 	return false
+}
+
+// noIncInside returns an error for a value that contains an Inc in a typed map, list or struct, which
+// [containsInc] does not look into.
+func noIncInside(value json.RawMessage) error {
+	if !bytes.Contains(value, []byte(`"`+incKey)) {
+		return nil
+	}
+	var decoded any
+	if err := json.Unmarshal(value, &decoded); err != nil || !containsInc(decoded) {
+		return err
+	}
+	return errors.New("an Inc is inside another value")
 }
 
 // wholeNumber returns a number of a state as an int64. It reports false if it is none.

@@ -135,12 +135,16 @@ func (s *Service) applyShared(ctx context.Context, tx *pawl.Tx, app, user string
 			return nil, nil
 		}
 		var whole shared
-		_, err := scope.AtomicState(ctx, func(_ context.Context, doc *shared) error {
+		apply := func(_ context.Context, doc *shared) error {
 			doc.App, doc.User = app, user
 			err := c.apply(&doc.State, write, prefix, scope.Key(), sums)
 			whole = *doc
 			return err
-		})
+		}
+		_, err := scope.AtomicState(ctx, apply)
+		if errors.Is(err, pawl.ErrDeleted) { // erased: the user is back
+			_, err = scope.AtomicState(ctx, apply, pawl.IfAbsent())
+		}
 		return &whole, err
 	}
 	if inApp, err = put(apps.Scope(tx, appID(app)), d.app, session.KeyPrefixApp, ""); err != nil {

@@ -88,7 +88,9 @@ func newDelta(values map[string]any) (d delta, err error) {
 		c := change{inc: inc}
 		into, name := d.of(key)
 		if err == nil && !ok && into != nil {
-			c.value, err = json.Marshal(v)
+			if c.value, err = json.Marshal(v); err == nil {
+				err = noIncInside(c.value)
+			}
 		}
 		if err != nil {
 			return delta{}, fmt.Errorf("state %q: %w", key, err)

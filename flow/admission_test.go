@@ -12,6 +12,7 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow"
 	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/persist"
 )
 
 // With Allow, calls of one session run side by side. Proves FLOW-4.
@@ -116,6 +117,37 @@ func TestAdmissionUnits(t *testing.T) {
 		require.NoError(t, testkit.Receive(t, first).err)
 		require.NoError(t, testkit.Receive(t, separate).err)
 	}
+}
+
+// A gate that was erased with its user admits the user's next call. A call that was running meanwhile
+// ends as usual. Proves FLOW-4.
+func TestErasedGate(t *testing.T) {
+	onStores(t, func(t *testing.T, s site) {
+		f, rt := s.flow(t, flow.Config{Admit: flow.Reject, Per: flow.PerUser})
+		erase := func() {
+			found, err := rt.Store().List(t.Context(), persist.Query{Kind: "flow.chat.user"})
+			require.NoError(t, err)
+			require.Len(t, found.Records, 1)
+			gate := found.Records[0]
+			_, err = rt.Store().Commit(t.Context(), persist.Commit{ID: "erase.1", Writes: []persist.Write{
+				{Key: gate.Key, Expected: gate.Version, Version: gate.Version + 1, Deleted: true},
+			}})
+			require.NoError(t, err)
+		}
+		b := newBusyAction()
+		a := flow.Define(f, "a", b.run)
+		answered := do(t.Context(), a, flow.IDs{User: "u"})
+		b.next(t)
+		erase()
+		close(b.all)
+		require.NoError(t, testkit.Receive(t, answered).err)
+		testkit.Eventually(t, func() bool { return len(records(t, rt)) == 0 })
+		for range 2 {
+			_, err := a.Do(t.Context(), flow.IDs{User: "u"}, "")
+			require.NoError(t, err)
+			erase()
+		}
+	})
 }
 
 // A call whose caller leaves the queue, in any process, leaves no ticket behind. The order of the

@@ -415,11 +415,10 @@ func (c *call) removeDocuments() (lost bool, err error) {
 		err = c.record.Delete(ctx)
 	case c.ownsLease:
 		err = pawl.Transact(ctx, c.flow.rt, func(ctx context.Context, tx *pawl.Tx) error {
-			_, err := c.gate.In(tx).DeleteStateRecord(ctx, tickets, c.ticket)
-			return errors.Join(err, c.record.In(tx).Delete(ctx))
+			return errors.Join(c.removeTicket(ctx, c.gate.In(tx)), c.record.In(tx).Delete(ctx))
 		}, pawl.WithRetry(gateRetry))
 	case c.ticket != "":
-		_, err = c.gate.DeleteStateRecord(ctx, tickets, c.ticket)
+		err = c.removeTicket(ctx, c.gate)
 	}
 	if !errors.Is(err, pawl.ErrLeaseLost) {
 		return false, err
@@ -429,8 +428,16 @@ func (c *call) removeDocuments() (lost bool, err error) {
 		c.flow.background.Go(func() {
 			plain, stop := context.WithTimeout(context.Background(), leaveTimeout)
 			defer stop()
-			_, _ = c.gate.DeleteStateRecord(plain, tickets, c.ticket)
+			_ = c.removeTicket(plain, c.gate)
 		})
 	}
 	return true, nil
+}
+
+// removeTicket removes the call's ticket. A gate that was erased meanwhile has none.
+func (c *call) removeTicket(ctx context.Context, at pawl.Scope[gate]) error {
+	if _, err := at.DeleteStateRecord(ctx, tickets, c.ticket); !errors.Is(err, pawl.ErrDeleted) {
+		return err
+	}
+	return nil
 }

@@ -77,6 +77,7 @@ func (c *call) drawTicket() error {
 		}
 	}
 	name, token := rand.Text(), c.lease.Token()
+	var anew []pawl.CallOption // IfAbsent, if the gate was deleted: it is a document of a user, which can be erased
 	for {
 		var full *gate // a copy of the gate if it has no place for the call
 		snap, err := c.gate.AtomicState(c.ctx, func(_ context.Context, g *gate) error {
@@ -94,7 +95,15 @@ func (c *call) drawTicket() error {
 			g.Last++
 			g.Tickets[name] = ticket{Number: g.Last, Request: c.Request, Token: token}
 			return nil
-		})
+		}, anew...)
+		switch {
+		case errors.Is(err, pawl.ErrDeleted) && anew == nil:
+			anew = []pawl.CallOption{pawl.IfAbsent()}
+			continue
+		case errors.Is(err, pawl.ErrExists) && anew != nil:
+			anew = nil
+			continue
+		}
 		var in *rejection
 		if errors.As(err, &in) {
 			dead, _, failed := f.checkDead(c.ctx, in.ticket)

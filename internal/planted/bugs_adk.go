@@ -12,8 +12,8 @@ var adkBugs = []Bug{
 	{
 		Name: "adk-deletion-forgotten-before-its-events", Mechanism: "a deletion is remembered until its events are gone",
 		File: "adk/delete.go", Module: "adk",
-		Old: "		if err := s.log.DeleteStream(ctx, j.stream); err != nil {\n			return err\n		}\n		if err := deletions.Scope(s.rt, j.stream).Delete(ctx); err != nil {\n			return err\n		}\n",
-		New: "		if err := deletions.Scope(s.rt, j.stream).Delete(ctx); err != nil {\n			return err\n		}\n		if err := s.log.DeleteStream(ctx, j.stream); err != nil {\n			return err\n		}\n",
+		Old: "	if err := s.log.DeleteStream(ctx, name); err != nil {\n		return err\n	}\n	return deletions.Scope(s.rt, name).Delete(ctx)\n",
+		New: "	if err := deletions.Scope(s.rt, name).Delete(ctx); err != nil {\n		return err\n	}\n	return s.log.DeleteStream(ctx, name)\n",
 		Pkg: ".", Run: "^TestKilledWhileDeleting$", Flags: []string{"-timeout=60s"},
 	},
 	{

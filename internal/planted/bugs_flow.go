@@ -113,8 +113,20 @@ var flowBugs = []Bug{
 	{
 		Name: "flow-ticket-left-behind", Mechanism: "a call that ends removes its ticket",
 		Proves: []string{"FLOW-4"}, File: "flow/call.go",
-		Old: "			_, err := c.gate.In(tx).DeleteStateRecord(ctx, tickets, c.ticket)\n", New: "			var err error\n",
+		Old: "errors.Join(c.removeTicket(ctx, c.gate.In(tx)), c.record", New: "errors.Join(nil, c.record",
 		Pkg: "./flow", Run: "^TestLeavingTheQueue$/^memory$", Flags: []string{"-timeout=40s"},
+	},
+	{
+		Name: "flow-erased-gate-refuses", Mechanism: "a gate that was erased admits the next call",
+		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
+		Old: "errors.Is(err, pawl.ErrDeleted) && anew == nil", New: "errors.Is(err, pawl.ErrDeleted) && false",
+		Pkg: "./flow", Run: "^TestErasedGate$/^memory$", Flags: []string{"-timeout=60s"},
+	},
+	{
+		Name: "flow-erased-gate-keeps-a-call", Mechanism: "a call ends although its gate was erased",
+		Proves: []string{"FLOW-4"}, File: "flow/call.go",
+		Old: "c.ticket); !errors.Is(err, pawl.ErrDeleted) {", New: "c.ticket); err != nil {",
+		Pkg: "./flow", Run: "^TestErasedGate$/^memory$", Flags: []string{"-timeout=60s"},
 	},
 	{
 		Name: "flow-record-left-behind", Mechanism: "a call that ends removes its record",
