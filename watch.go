@@ -64,8 +64,8 @@ func (s Scope[T]) Watch(ctx context.Context) iter.Seq2[Change[T], error] {
 
 // Changes is Watch as a channel, for select loops. A receiver that was away gets the change that waited
 // for it, and then the newest. The channel is closed when ctx ends. An error is the last Change,
-// including *PanicError for a panic of the store or of T's own decoding. A receiver that stops
-// receiving must end ctx.
+// including *PanicError for a panic or runtime.Goexit in the store or in T's own decoding. A receiver
+// that stops receiving must end ctx.
 func (s Scope[T]) Changes(ctx context.Context) <-chan Change[T] {
 	out := make(chan Change[T])
 	if ctx == nil {
@@ -90,7 +90,7 @@ func (s Scope[T]) Changes(ctx context.Context) <-chan Change[T] {
 					return
 				}
 			}
-		}, func() {})
+		}, func() { send(Change[T]{Err: &PanicError{Value: "runtime.Goexit was called"}}) })
 		if p != nil {
 			send(Change[T]{Err: p})
 		}

@@ -3,6 +3,7 @@ package pawl_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -67,6 +68,11 @@ func TestWatchErrors(t *testing.T) {
 				require.ErrorAs(t, change.Err, &raised)
 			}
 			require.Equal(t, "panic of the store", raised.Value)
+			p.store.OnLoad(func(context.Context, ...persist.Key) error { runtime.Goexit(); return nil })
+			for change := range s.Changes(ctx) {
+				require.ErrorAs(t, change.Err, &raised)
+			}
+			require.Equal(t, "runtime.Goexit was called", raised.Value)
 			p.store.OnLoad(nil)
 		}
 		require.NoError(t, p.rt.Close(ctx))
