@@ -84,7 +84,7 @@ PACKAGES ?= ./...
 # linking.
 .PHONY: race
 race: need-cc need-postgres need-strace ## run all tests under the race detector (PAWL_SHORT=1: with fewer repetitions, as make test does)
-	PAWL_SHORT=$(PAWL_SHORT) $(GO) test -race -vet=off -ldflags=-w -timeout 15m -p 4 $(PACKAGES)
+	PAWL_SHORT=$(PAWL_SHORT) $(GO) test -race -vet=off -ldflags=-w -timeout 20m -p 4 $(PACKAGES)
 
 .PHONY: nocgo
 nocgo: need-strace ## run the tests that cgo makes a difference to, without it
