@@ -443,4 +443,16 @@ var reactionBugs = []Bug{
 		New: "			_ = worker.PauseUnrecorded",
 		Pkg: "./stream", Run: "^TestReactionUnrecordedEnd$",
 	},
+	{
+		Name: "reaction-not-told-by-a-foreign-entry", Mechanism: "an entry that is no event belongs to the life that its stream has",
+		Proves: []string{"LEASE-4", "STREAM-6"}, File: "stream/route.go",
+		Old: "		n.life = h.Life\n", New: "		_ = h.Life\n",
+		Pkg: "./stream", Run: "^TestReactionUnreadableLastEntry$",
+	},
+	{
+		Name: "reaction-error-taken-for-stop", Mechanism: "ErrStopped of a handler that Stop did not interrupt is a failure",
+		Proves: []string{"LEASE-3"}, File: "stream/handle.go",
+		Old: "	r := c.reaction\n	e.verb, e.err, e.retry = VerbReleased", New: "	if errors.Is(err, ErrStopped) {\n		e.putOff(c, err)\n		return\n	}\n	r := c.reaction\n	e.verb, e.err, e.retry = VerbReleased",
+		Pkg: "./stream", Run: "^TestReactionReturnsErrStopped$", Flags: []string{"-timeout=20s"},
+	},
 }
