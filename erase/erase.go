@@ -241,6 +241,7 @@ func (p Part) left(ctx context.Context, store persist.Store) (units, map[string]
 			all[unit] = Found{p.Name, r, why}
 		}
 		if p.leased != nil && p.leased(r) && !r.Expired(r.Now) {
+			r.Doc = nil // only its key and version are needed
 			leased[unit] = append(leased[unit], r)
 		}
 	}
