@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -108,6 +109,7 @@ type batch struct {
 	fresh         bool            // draft.Base was read after the members were taken
 	retriedAtOnce bool            // it did not back off after its last conflict
 	joined        bool            // it took in later arrivals once
+	awake         sync.WaitGroup  // of the callers that were answered; see package queue
 	slow          bool            // a function took longer than it may when others wait
 	careful       bool            // check the document after each mutation, to find the one that cannot be written
 	rest          []*storedWaiter // members that isolate has set aside; they follow when the others are answered
@@ -191,9 +193,7 @@ func (s *stored) await(w *storedWaiter) error {
 
 // Work makes stored a queue.Worker: it serves the waiters in batches.
 func (s *stored) Work() {
-	expected := 1 // writers that may submit at once: those that were answered last, and those that wait
 	for {
-		s.queue.Linger(expected)
 		s.queue.Lock()
 		w := s.queue.Next()
 		if w == nil {
@@ -215,7 +215,7 @@ func (s *stored) Work() {
 		if s.drive(b) == queue.Passed {
 			return
 		}
-		expected = len(b.members) + s.queue.Len()
+		b.awake.Wait()
 	}
 }
 

@@ -32,7 +32,11 @@ func (s *stored) answer(b *batch, at time.Time) {
 	}
 	s.queue.Unlock()
 	for _, w := range b.members {
-		s.tell(w, &w.Value.out, w.Value.present)
+		if w.Value.present {
+			w.WakeFor(&b.awake)
+		} else {
+			s.tellLeft(w, &w.Value.out)
+		}
 	}
 }
 
@@ -64,7 +68,11 @@ func (s *stored) finish(w *storedWaiter, out outcome) {
 	s.queue.Lock()
 	present := s.reply(w, &out, time.Time{})
 	s.queue.Unlock()
-	s.tell(w, &out, present)
+	if present {
+		w.Wake()
+	} else {
+		s.tellLeft(w, &out)
+	}
 }
 
 // reply hands w its outcome, and reports false if its caller has left. The caller holds the queue's
@@ -81,12 +89,10 @@ func (s *stored) reply(w *storedWaiter, out *outcome, at time.Time) (present boo
 	return true
 }
 
-// tell wakes the caller of w. If it has left, a panic is logged and a lease given back.
-func (s *stored) tell(w *storedWaiter, out *outcome, present bool) {
+// tellLeft ends w, whose caller has left: a panic is logged, and a lease given back.
+func (s *stored) tellLeft(w *storedWaiter, out *outcome) {
 	v := &w.Value
 	switch b, ok := v.backend.(*binding); {
-	case present:
-		w.Wake()
 	case out.panic != nil:
 		v.call.logPanic(v.ctx, v.change.verb, out.panic)
 	case ok && v.change.takes != nil && out.changed:

@@ -5,6 +5,7 @@ import (
 	"math"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,6 +43,7 @@ type container struct {
 	typ   *state.Type  // of a scope's container; nil for one of the caller's own
 	place registration // where a scope's container is registered; zero for one of the caller's own
 	queue queue.Queue[pending]
+	awake sync.WaitGroup // of the caller that was answered last, if none waited; see package queue
 	lane  waitgraph.Lane // the queue as deadlock detection sees it
 	image atomic.Pointer[image]
 	group atomic.Pointer[notify.Group] // of watchers; nil: there never were any
@@ -194,7 +196,7 @@ func (w turnWorker) Work() { w.container.work() }
 // work gives every waiter its turn.
 func (c *container) work() {
 	for {
-		c.queue.Linger(1)
+		c.awake.Wait()
 		c.queue.Lock()
 		w := c.queue.Next()
 		if w != nil {
@@ -270,7 +272,10 @@ func (c *container) finish(w *queue.Waiter[pending], t *result) queue.Ownership 
 	case ownership == queue.Kept && p.call.env.observer != nil:
 		observeEnd(p.ctx, &p.call, p.change.verb, t.cur, t.img, t.err, t.waited, time.Since(p.submitted))
 	}
-	if present {
+	switch {
+	case present && ownership == queue.Kept && c.queue.Len() == 0:
+		w.WakeFor(&c.awake)
+	case present:
 		w.Wake()
 	}
 	return ownership

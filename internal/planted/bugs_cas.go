@@ -117,6 +117,18 @@ var casBugs = []Bug{
 		Pkg: ".", Run: "^TestCancelledMutationIsNotComputedAgain$",
 	},
 	{
+		Name: "worker-goes-on-at-once", Mechanism: "a worker waits until the callers that it answered have their answers",
+		Proves: []string{"CAS-4"}, File: "internal/queue/queue.go",
+		Old: "	awake.Add(1)\n	w.awake = awake\n", New: "",
+		Pkg: "./internal/queue", Run: "^TestWakeFor$",
+	},
+	{
+		Name: "worker-waits-for-ever", Mechanism: "a caller that takes its answer lets the worker go on",
+		Proves: []string{"CAS-4"}, File: "internal/queue/queue.go",
+		Old: "		w.awake.Done()\n", New: "		_ = w\n",
+		Pkg: "./internal/queue", Run: "^TestWakeFor$",
+	},
+	{
 		Name: "one-exclusive-run", Mechanism: "a function has the queue to itself for one run only",
 		Proves: []string{"CAS-8"}, File: "cas.go",
 		Old: "b.alone == nil && w.Value.exclusive {", New: "b.alone == nil && w.Value.exclusive && false {",

@@ -23,6 +23,10 @@
 // A caller that finds the queue idle can drive it itself: Claim makes its waiter the current one, which
 // is in no list, until Release or PutBack.
 //
+// A worker that has answered callers waits until they have their answers (WakeFor) before it looks for
+// more work. Callers that submit again at once then share the next turn, and find the worker still
+// there. The wait is short and needs no timer, because a caller that was woken runs.
+//
 // A queue has one alarm for all deadlines. Push sets it if the waiter's deadline comes before all
 // others. When it rings, every waiter whose deadline has passed is left by its caller, and the alarm
 // is set to the earliest deadline of the rest. A queue that becomes idle stops it.
@@ -44,7 +48,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -118,7 +121,8 @@ type Waiter[V any] struct {
 	// Deadline is when the caller stops waiting; zero: never. It is set before Push.
 	Deadline time.Time
 
-	ready chan struct{} // one slot; gets one value when the caller may go on
+	ready chan struct{}   // one slot; gets one value when the caller may go on
+	awake *sync.WaitGroup // counts the caller until it has the answer; nil: no worker waits for that
 
 	// State and the rest are protected by the queue's lock, the links of an arrival by that of the
 	// arrivals.
@@ -285,18 +289,6 @@ func (q *Queue[V]) moreArrived() bool {
 	return a.driven
 }
 
-// lingerYields is how often a worker yields before it goes on with less work than it expects.
-const lingerYields = 4
-
-// Linger yields a few times while fewer than expected wait: callers that were just answered can
-// submit again, and find the worker still there. The caller drives the queue and does not hold the
-// lock.
-func (q *Queue[V]) Linger(expected int) {
-	for i := 0; i < lingerYields && q.Len() < expected; i++ {
-		runtime.Gosched()
-	}
-}
-
 // Take takes the waiter at the front and returns it, nil if none waits. Unlike Next it changes no
 // turn: the taken waiter shares the current one. The caller holds the lock.
 func (q *Queue[V]) Take() *Waiter[V] {
@@ -391,6 +383,13 @@ func (q *Queue[V]) Answer(w *Waiter[V]) (present bool) {
 // Wake lets the caller of an answered waiter return. The worker must not touch w afterwards.
 func (w *Waiter[V]) Wake() { w.ready <- struct{}{} }
 
+// WakeFor is Wake. Awake counts the caller until it has the answer.
+func (w *Waiter[V]) WakeFor(awake *sync.WaitGroup) {
+	awake.Add(1)
+	w.awake = awake
+	w.ready <- struct{}{}
+}
+
 // Ending says why Await returned.
 type Ending uint8
 
@@ -414,6 +413,9 @@ func (q *Queue[V]) Await(ctx context.Context, w *Waiter[V]) (ending Ending, stat
 	}
 	if w.left {
 		return TimedOut, w.reached
+	}
+	if w.awake != nil {
+		w.awake.Done()
 	}
 	return GotAnswer, Answered
 }

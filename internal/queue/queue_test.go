@@ -207,6 +207,47 @@ func TestClose(t *testing.T) {
 	require.Nil(t, r.Close())
 }
 
+// A worker that waits for the callers it answered goes on when each of them has its answer, and not
+// before. Proves CAS-4.
+func TestWakeFor(t *testing.T) {
+	for name, leaves := range map[string]bool{"in Await": false, "with a context that has ended": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var (
+					r     recorder
+					awake sync.WaitGroup
+					goes  atomic.Bool
+				)
+				gate := make(chan struct{})
+				w, err := r.submit(func() { <-gate }, 0, 10)
+				require.NoError(t, err)
+				synctest.Wait()
+				r.Lock()
+				require.True(t, r.Answer(w))
+				r.Release(&r)
+				r.Unlock()
+				go func() {
+					w.WakeFor(&awake)
+					awake.Wait()
+					goes.Store(true)
+				}()
+				synctest.Wait()
+				require.False(t, goes.Load(), "the caller does not have its answer")
+				ctx, cancel := context.WithCancel(t.Context())
+				if leaves {
+					cancel()
+				}
+				ending, _ := r.Await(ctx, w)
+				require.Equal(t, queue.GotAnswer, ending)
+				synctest.Wait()
+				require.True(t, goes.Load())
+				close(gate)
+				cancel()
+			})
+		})
+	}
+}
+
 // Claim takes only an idle queue, and Release starts a worker for waiters that arrived since.
 func TestClaim(t *testing.T) {
 	var r recorder

@@ -212,9 +212,10 @@ func (q *watched) Work() {
 	q.workers++
 	name := fmt.Sprintf("worker %d", q.workers)
 	q.mu.Unlock()
+	var awake sync.WaitGroup
 	for {
+		awake.Wait()
 		batch := q.s.Choose(name+": next", 3) == 0
-		q.Linger(1)
 		q.Lock()
 		q.drive(name)
 		members := q.take(name, batch)
@@ -224,8 +225,8 @@ func (q *watched) Work() {
 		case len(members) == 0:
 			return
 		case batch:
-			q.workBatch(name, members)
-		case q.workTurn(name, members[0]) == queue.Passed:
+			q.workBatch(name, members, &awake)
+		case q.workTurn(name, members[0], &awake) == queue.Passed:
 			return
 		}
 	}
@@ -288,7 +289,7 @@ func (q *watched) run(j *job) {
 }
 
 // workTurn gives j a turn of its own, as in-memory scopes do.
-func (q *watched) workTurn(name string, j *job) queue.Ownership {
+func (q *watched) workTurn(name string, j *job, awake *sync.WaitGroup) queue.Ownership {
 	q.s.Point(name + ": runs " + j.name)
 	q.Lock()
 	if q.Current() != j.waiter {
@@ -300,7 +301,7 @@ func (q *watched) workTurn(name string, j *job) queue.Ownership {
 	q.s.Locked(name + ": answered " + j.name)
 	q.Unlock()
 	if q.s.Point(name + ": wakes " + j.name); present {
-		j.waiter.Wake()
+		j.waiter.WakeFor(awake)
 	}
 	return queue.Kept
 }
@@ -319,7 +320,7 @@ func (q *watched) answer(j *job) (present bool) {
 
 // workBatch takes a batch to its end, as persisted scopes do: after a conflict, members are put back
 // and run again, and a member may go to the end of the queue.
-func (q *watched) workBatch(name string, members []*job) {
+func (q *watched) workBatch(name string, members []*job, awake *sync.WaitGroup) {
 	for {
 		q.s.Point(name + ": computes")
 		q.Lock()
@@ -357,7 +358,7 @@ func (q *watched) workBatch(name string, members []*job) {
 	q.Unlock()
 	for _, j := range present {
 		q.s.Point(name + ": wakes " + j.name)
-		j.waiter.Wake()
+		j.waiter.WakeFor(awake)
 	}
 }
 
