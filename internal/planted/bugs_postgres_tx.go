@@ -125,6 +125,18 @@ var postgresTxBugs = []Bug{
 		Pkg: "./persist/postgres", Run: "^TestNotificationsFail$",
 	},
 	{
+		Name: "postgres-notify-reconnects", Mechanism: "a broken connection for notifications is replaced",
+		Proves: []string{"SCOPE-13"}, File: "persist/postgres/notify.go",
+		Old: "another server\n		o.hangUp()\n", New: "another server\n",
+		Pkg: "./persist/postgres", Run: "^TestNotificationConnection$",
+	},
+	{
+		Name: "postgres-notify-closed", Mechanism: "Close closes the connection for notifications",
+		Proves: []string{"SCOPE-13"}, File: "persist/postgres/notify.go",
+		Old: "	o.running.Wait()\n	o.hangUp()\n", New: "	o.running.Wait()\n",
+		Pkg: "./persist/postgres", Run: "^TestNotificationConnection$",
+	},
+	{
 		Name: "postgres-hint-take", Mechanism: "the hints of a Take in doubt have no version",
 		Proves: []string{"SCOPE-13"}, File: "persist/postgres/lease.go",
 		Old: "				hints[i].Version = 0 // it may not be reached\n", New: "				_ = i\n",

@@ -17,17 +17,16 @@ import (
 
 // Notifications are sent after the commit, in a transaction of their own. Transactions with NOTIFY
 // run one after the other in the whole database, each until it is durable, so commits must not
-// contain it. The transactions of notifications need not be durable, and are short. Changes during
-// one are collected and sent together.
+// contain it. The transactions of notifications need not be durable, and are short. A notification
+// comes a moment after the change, so that it does not slow the next commits of its writers; changes
+// meanwhile are sent with it.
 //
-// A commit does not wait for a notification. A notification takes a connection of the pool only
-// while the pool has one to spare, so no call waits for that connection. If the pool has none for
-// sparePatience, the store opens a connection for one notification.
+// A commit does not wait for a notification. Notifications have a connection of their own beside the
+// pool, from the first one until Close, so no call waits for that connection.
 const (
-	notifyPause   = 5 * time.Millisecond // between two notifications; doubles while more follow
+	notifyPause   = 5 * time.Millisecond // before a notification; doubles while more follow
 	longestNotify = 40 * time.Millisecond
 	notifyTimeout = time.Second // for one
-	sparePatience = time.Second // until the pool has a connection to spare
 	notifyTries   = 12          // about half a minute
 	maxPayload    = 7999        // bytes; PostgreSQL's limit
 )
@@ -39,6 +38,7 @@ type outbox struct {
 	running sync.WaitGroup  // the goroutine
 	life    context.Context // ends with close
 	end     context.CancelFunc
+	conn    *pgconn.PgConn // of the goroutine, and of close after it; nil: not open
 
 	mu      sync.Mutex // protects the fields below
 	sending bool       // the goroutine runs
@@ -127,66 +127,57 @@ func (o *outbox) close() {
 	o.end()
 	o.mu.Unlock()
 	o.running.Wait()
+	o.hangUp()
 }
 
 // sendHints sends the hints of the outbox until it is empty, or sending has failed too often.
 func (s *Store) sendHints() {
 	o := &s.outbox
-	for failures, after := 0, notifyPause; ; {
-		spare := s.awaitSpare()
+	for failures, before := 0, notifyPause; ; {
+		pause(o.life, before)
 		last := o.life.Err() != nil
 		hints := o.take()
 		if len(hints) == 0 {
 			return
 		}
-		if s.notify(payloads(s.id, hints), spare) == nil {
+		if s.notify(payloads(s.id, hints)) == nil {
 			failures = 0
-			pause(o.life, after)
-			after = min(2*after, longestNotify)
+			before = min(2*before, longestNotify)
 			continue
 		}
 		failures++
 		if !o.back(hints, last || failures == o.tries) {
 			return
 		}
-		pause(o.life, min(firstRetry<<min(failures-1, 10), longestRetry))
+		before = min(firstRetry<<min(failures-1, 10), longestRetry)
 	}
 }
 
-// awaitSpare waits until the pool has a connection to spare. It reports false if there is none in
-// time.
-func (s *Store) awaitSpare() bool {
-	for deadline := time.Now().Add(sparePatience); ; pause(s.outbox.life, notifyPause) {
-		stat := s.pool.Stat()
-		if stat.AcquiredConns()+stat.ConstructingConns() < stat.MaxConns() {
-			return true
-		}
-		if time.Now().After(deadline) || s.outbox.life.Err() != nil {
-			return false
-		}
-	}
-}
-
-// notify sends payloads, on a connection of the pool if spare is set, otherwise on a new one.
-func (s *Store) notify(payloads []string, spare bool) error {
+// notify sends payloads. The goroutine of the outbox calls it.
+func (s *Store) notify(payloads []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	if !spare {
+	o := &s.outbox
+	if o.conn == nil {
 		conn, err := s.connect(ctx, nil)
 		if err != nil {
 			return err
 		}
-		defer disconnect(conn)
-		_, err = roundTrip(ctx, conn, query(s.sql.notify.text).string(s.names.channel()).strings(payloads))
-		return err
+		o.conn = conn
 	}
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		return err
+	_, err := roundTrip(ctx, o.conn, s.sql.notify.query().string(s.names.channel()).strings(payloads))
+	if err != nil { // the next one may find another server
+		o.hangUp()
 	}
-	_, err = roundTrip(ctx, conn.Conn().PgConn(), s.sql.notify.query().string(s.names.channel()).strings(payloads))
-	release(conn, err)
 	return err
+}
+
+// hangUp closes the connection.
+func (o *outbox) hangUp() {
+	if o.conn != nil {
+		disconnect(o.conn)
+		o.conn = nil
+	}
 }
 
 // notification is a payload. All releases must understand it. A payload that cannot be read, or

@@ -41,7 +41,7 @@ func notifyProxied(t *testing.T) (proxy *pgproxy.Proxy, url, direct string) {
 // Proves SCOPE-13.
 func TestCommitDoesNotWaitForNotifications(t *testing.T) {
 	proxy, url, direct := notifyProxied(t)
-	s := openAt(t, connections(t, url, 2), Config{})
+	s := openAt(t, connections(t, url, 1), Config{})
 	s.outbox.tries = math.MaxInt
 	w := watching(t, openAt(t, direct, Config{}))
 	held := make(chan struct{}, 1)
@@ -70,13 +70,12 @@ func TestCommitDoesNotWaitForNotifications(t *testing.T) {
 	}
 }
 
-// TestHeldNotification: a notification that is never answered occupies one connection of the pool,
-// for a bounded time, and commits take another one.
+// TestHeldNotification: a notification that is never answered occupies no connection of the pool.
 //
 // Proves SCOPE-13.
 func TestHeldNotification(t *testing.T) {
 	proxy, url, _ := notifyProxied(t)
-	s := openAt(t, connections(t, url, 2), Config{})
+	s := openAt(t, connections(t, url, 1), Config{})
 	held, release := make(chan struct{}, 100), make(chan struct{})
 	proxy.Script(func(c pgproxy.Commit) pgproxy.Action {
 		if notifying(c) {
@@ -91,6 +90,30 @@ func TestHeldNotification(t *testing.T) {
 		must(t, s, put("a", version))
 	}
 	close(release)
+}
+
+// TestNotificationConnection: notifications have one connection beside the pool. It is replaced when
+// it breaks, and closed by Close.
+//
+// Proves SCOPE-13.
+func TestNotificationConnection(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, connections(t, url, 1), Config{})
+	w := watching(t, openAt(t, url, Config{}))
+	conn := pgtest.Connect(t, url)
+	const notifiers = `FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_notify%' AND pid <> pg_backend_pid()`
+	for version := range uint64(5) {
+		must(t, s, put("a", version))
+		w.hears(thing("a"), version+1)
+		require.EqualValues(t, 1, value[int](t, conn, "SELECT count(*) "+notifiers))
+		if version%2 == 1 {
+			require.EqualValues(t, 1, value[int](t, conn, "SELECT count(pg_terminate_backend(pid)) "+notifiers))
+			eventually(t, conn, "SELECT count(*) = 0 "+notifiers)
+		}
+	}
+	must(t, s, put("a", 5))
+	require.NoError(t, s.Close())
+	eventually(t, conn, "SELECT count(*) = 0 "+notifiers)
 }
 
 // TestNotificationsFail: when the outbox has given up, the first notification that gets through
@@ -248,7 +271,7 @@ func TestPayloads(t *testing.T) {
 		} else {
 			require.Equal(t, hints, got)
 		}
-		require.NoError(t, s.notify(texts, true))
+		require.NoError(t, s.notify(texts))
 	}
 	require.Equal(t, []string{`{"from":"me"}`}, payloads("me", []persist.Hint{{Key: thing("a")}, {}}))
 }

@@ -28,10 +28,9 @@
 // # Watching
 //
 // A change in one process reaches the others by a notification, usually within milliseconds. It is
-// sent after the commit, which does not wait for it, on a connection that the pool has to spare. If
-// the pool has none for a second, the store opens one. In a pool of one connection, a commit may
-// wait for a notification, for at most a second. Watch listens on a connection beside the pool, one
-// for all Watch calls of a store. Behind a proxy that pools connections by transaction, Watch
+// sent after the commit, which does not wait for it, on a connection beside the pool, one for each
+// store that has committed something. Watch listens on another connection beside the pool, one for all
+// Watch calls of a store. Behind a proxy that pools connections by transaction, Watch
 // returns persist.ErrUnsupported; changes made there are still notified to others.
 //
 // # Logs

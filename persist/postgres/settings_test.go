@@ -119,8 +119,13 @@ func TestNotificationWaits(t *testing.T) {
 	url := pgtest.New(t).URL("postgres")
 	s := openAt(t, connections(t, url, 1), Config{})
 	afterCommits(t, s, "a", severalCommits)
-	require.NoError(t, s.notify([]string{"{}"}, true))
-	require.Equal(t, "0", setting(t, s))
+	synchronous := func() (value string) {
+		answers, err := roundTrip(t.Context(), s.outbox.conn, query("SHOW synchronous_commit"))
+		require.NoError(t, err)
+		return string(answers[0][0][0])
+	}
+	require.NoError(t, s.notify([]string{"{}"}))
+	require.Equal(t, "on", synchronous())
 
 	execute(t, url, "ALTER SYSTEM SET synchronous_standby_names = 'absent'", "SELECT pg_reload_conf()")
 	holder, conn := pgtest.Connect(t, url), pgtest.Connect(t, url)
@@ -137,14 +142,14 @@ func TestNotificationWaits(t *testing.T) {
 		return value[bool](t, conn, `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = '`+event+`' AND clock_timestamp() - query_start > interval '50 ms'`)
 	}
 	testkit.Eventually(t, func() bool { return waits("SyncRep") })
-	go func() { done <- s.notify([]string{"{}"}, true) }()
+	go func() { done <- s.notify([]string{"{}"}) }()
 	testkit.Eventually(t, func() bool { return waits("object") })
 	require.Empty(t, done)
 	released.Store(true)
 	require.True(t, value[bool](t, conn, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
 	require.NoError(t, <-held)
 	require.NoError(t, <-done)
-	require.Equal(t, "0", setting(t, s))
+	require.Equal(t, "on", synchronous())
 }
 
 // TestForgottenAndLocked: a read whose session has lost the prepared statement waits for a locked
