@@ -5,6 +5,7 @@ import (
 	"iter"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl"
@@ -204,24 +205,37 @@ func (l *Log) Forget(ctx context.Context, reaction string) error {
 		if err != nil {
 			return err
 		}
-		if p, err := positionOf(r.Doc); err == nil && p.Reaction == reaction {
-			if err := l.positions.Scope(l.rt, r.ID).Delete(ctx); err != nil {
-				return err
-			}
+		if !strings.HasSuffix(r.ID, "/"+reaction) { // no name of a reaction has a slash
+			continue
+		}
+		if err := l.positions.Scope(l.rt, r.ID).Delete(ctx); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// positionsOf returns the records of all positions on a stream, and the positions.
-func (s *shared) positionsOf(ctx context.Context, stream string) (records []persist.Record, all []position, err error) {
-	for r, err := range s.records(ctx, positionID(stream, "")) {
+// standing is the position of a reaction on a stream, as it is stored.
+type standing struct {
+	position
+	record     persist.Record
+	reaction   string // from the id
+	unreadable error  // why there is no position; nil: it was read
+}
+
+// standings returns the positions of all reactions on a stream.
+func (s *shared) standings(ctx context.Context, stream string) (all []standing, err error) {
+	prefix := positionID(stream, "")
+	for r, err := range s.records(ctx, prefix) {
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		if p, err := positionOf(r.Doc); err == nil && p.Stream == stream {
-			records, all = append(records, r), append(all, p)
+		reaction := strings.TrimPrefix(r.ID, prefix)
+		if strings.Contains(reaction, "/") {
+			continue // of a stream whose name starts with this name and a slash
 		}
+		p, err := positionOf(r.Doc)
+		all = append(all, standing{position: p, record: r, reaction: reaction, unreadable: err})
 	}
-	return records, all, nil
+	return all, nil
 }

@@ -240,7 +240,7 @@ func (l *Log) changeClosing(ctx context.Context, stream string, h head, fn func(
 }
 
 // caughtUp returns *PendingError if a reaction has not handled all events before a version that it
-// wants, or is at work on the stream.
+// wants, or is at work on the stream. A reaction whose position cannot be read may have handled none.
 func (l *Log) caughtUp(ctx context.Context, stream string, h head, before int64) error {
 	// The cursor comes first: routing writes it last.
 	snap, err := l.cursors.Scope(l.rt, cursorID).Snapshot(ctx)
@@ -251,15 +251,19 @@ func (l *Log) caughtUp(ctx context.Context, stream string, h head, before int64)
 	if snap.Exists() {
 		told = *snap.ReadOnly()
 	}
-	records, all, err := l.positionsOf(ctx, stream)
+	all, err := l.standings(ctx, stream)
 	if err != nil {
 		return err
 	}
 	next := map[string]int64{} // by reaction
-	for i, p := range all {
-		pending := &PendingError{Stream: stream, Reaction: p.Reaction, Next: p.Next}
-		if r := records[i]; r.Held(r.Now) {
+	for _, p := range all {
+		pending := &PendingError{Stream: stream, Reaction: p.reaction, Next: p.Next}
+		if r := p.record; r.Held(r.Now) {
 			pending.Holder = r.Lease.Holder
+			return pending
+		}
+		if p.unreadable != nil {
+			pending.Next, pending.Blocked = 0, "its position cannot be read: "+p.unreadable.Error()
 			return pending
 		}
 		if p.Life != h.Life {
@@ -355,13 +359,13 @@ func (l *Log) DeleteStream(ctx context.Context, stream string) error {
 	if l.owner != pawl.Owner(l.rt) {
 		return pawl.ErrInTx
 	}
-	records, _, err := l.positionsOf(ctx, stream)
+	all, err := l.standings(ctx, stream)
 	if err != nil {
 		return err
 	}
 	err = pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
-		for _, r := range records {
-			if err := l.positions.Scope(tx, r.ID).Delete(ctx); err != nil {
+		for _, p := range all {
+			if err := l.positions.Scope(tx, p.record.ID).Delete(ctx); err != nil {
 				return err
 			}
 		}

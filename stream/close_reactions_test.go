@@ -133,6 +133,35 @@ func TestCloseWaitsForABlockedReaction(t *testing.T) {
 	})
 }
 
+// A reaction whose position cannot be read may have handled nothing: CloseStream and Trim wait for it.
+// Forget and DeleteStream remove its position. Proves STREAM-6.
+func TestUnreadablePosition(t *testing.T) {
+	onDepots(t, func(t *testing.T, open func(...func(*depotConfig)) *depot) {
+		ctx, d := t.Context(), open()
+		reacting(t, d, nil, func(context.Context, *stream.Delivery) error { return nil })
+		rt, err := pawl.Open(pawl.Config{Store: d.store})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, rt.Close(context.Background())) })
+		damage := func(name string) {
+			d.fill(t, name, 2)
+			_, err := d.Drain(ctx)
+			require.NoError(t, err)
+			damaged := pawl.Kind[map[string]any]{Name: "stream.position"}.Scope(rt, name+"/follow")
+			_, err = damaged.SetState(ctx, map[string]any{"reaction": "follow", "stream": name, "next": "?"}, pawl.IfExists())
+			require.NoError(t, err)
+		}
+		damage("p")
+		damage("p/q")
+		require.Contains(t, requirePending(t, d, "p", 0).Blocked, "cannot be read")
+		require.NoError(t, d.DeleteStream(ctx, "p"))
+		require.Contains(t, requirePending(t, d, "p/q", 0).Blocked, "cannot be read", "it belongs to another stream")
+		require.NoError(t, d.Forget(ctx, "follow"))
+		page, err := d.store.List(ctx, persist.Query{Kind: "stream.position"})
+		require.NoError(t, err)
+		require.Empty(t, page.Records)
+	})
+}
+
 // A reaction gets an event between the first test of CloseStream and its guard. The guard is taken
 // back, so that the handler can append. Proves STREAM-6.
 func TestReactionBehindTheGuard(t *testing.T) {
