@@ -257,8 +257,8 @@ var streamBugs = []Bug{
 	{
 		Name: "stream-close-beside-a-handler", Mechanism: "CloseStream waits for a handler",
 		Proves: []string{"STREAM-6"}, File: "stream/close.go",
-		Old: "if r := records[i]; r.Held(r.Now) {",
-		New: "if r := records[i]; r.Held(r.Now) && p.Life != h.Life {",
+		Old: "if r := p.record; r.Held(r.Now) {",
+		New: "if r := p.record; r.Held(r.Now) && p.Life != h.Life {",
 		Pkg: "./stream", Run: "^TestCloseWaitsForAHandler$",
 	},
 	{
@@ -360,10 +360,16 @@ var streamBugs = []Bug{
 		Pkg: "./stream", Run: "^TestTrim$",
 	},
 	{
+		Name: "stream-close-ignores-unreadable", Mechanism: "a position that cannot be read holds up the removal of events",
+		Proves: []string{"STREAM-6"}, File: "stream/close.go",
+		Old: "if p.unreadable != nil {", New: "if p.unreadable != nil && p.Life != \"\" {",
+		Pkg: "./stream", Run: "^TestUnreadablePosition$",
+	},
+	{
 		Name: "stream-delete-keeps-positions", Mechanism: "DeleteStream deletes the positions of reactions",
 		Proves: []string{"STREAM-6"}, File: "stream/close.go",
-		Old: "		for _, r := range records {\n			if err := l.positions",
-		New: "		for _, r := range records[:0] {\n			if err := l.positions",
+		Old: "		for _, p := range all {\n			if err := l.positions",
+		New: "		for _, p := range all[:0] {\n			if err := l.positions",
 		Pkg: "./stream", Run: "^TestDeleteStream$", Flags: []string{"-timeout=60s"},
 	},
 	{
