@@ -14,10 +14,11 @@ import (
 // fails while the child holds one; see stores.Unlocked. Each attempt takes less than a lease of a second.
 func (p *Process) Pause(unlocked func(ctx context.Context) error) {
 	p.t.Helper()
+	var err error
 	for try := range 20 {
 		p.stop()
 		ctx, cancel := context.WithTimeout(p.t.Context(), 400*time.Millisecond)
-		err := unlocked(ctx)
+		err = unlocked(ctx)
 		cancel()
 		if err == nil {
 			return
@@ -25,7 +26,7 @@ func (p *Process) Pause(unlocked func(ctx context.Context) error) {
 		p.Resume()
 		time.Sleep(20 * time.Millisecond << min(try, 4)) // on a busy machine the lock is held longer
 	}
-	p.t.Fatal("the store stays locked whenever the child is stopped")
+	p.t.Fatalf("the store stays locked whenever the child is stopped: %v", err)
 }
 
 // stop sends SIGSTOP and waits until all threads of the child have stopped. A thread that writes to

@@ -150,13 +150,12 @@ func TestTap(t *testing.T) {
 func TestUnlocked(t *testing.T) {
 	stores.Each(t, func(t *testing.T, location string) {
 		store := stores.OpenFor(t, location)
-		unlocked := stores.Unlocked(store)
-		require.NoError(t, unlocked(t.Context()), "an empty store")
+		require.NoError(t, stores.Unlocked(store)(t.Context()), "an empty store")
 		_, err := store.Commit(t.Context(), put(1))
 		require.NoError(t, err)
 		before, err := store.Load(t.Context(), key)
 		require.NoError(t, err)
-		require.NoError(t, unlocked(t.Context()))
+		require.NoError(t, stores.Unlocked(store)(t.Context()))
 		after, err := store.Load(t.Context(), key)
 		require.NoError(t, err)
 		before.Now, after.Now = time.Time{}, time.Time{}

@@ -10,11 +10,15 @@ import (
 
 // Unlocked returns a function that fails if another process holds a lock that a user of store's
 // records could need: that of a record, that of lists, or that of commits of several records. It is
-// for testkit.Process.Pause. It adds two records of kind "unlocked" and changes no other.
+// for testkit.Process.Pause, and is called before the process is stopped: the records are those of now.
+// The function adds two records of kind "unlocked" and changes no other.
 func Unlocked(store persist.Store) func(ctx context.Context) error {
+	page, listErr := store.List(context.Background(), persist.Query{Limit: 1000})
 	return func(ctx context.Context) error {
-		page, err := store.List(ctx, persist.Query{Limit: 1000})
-		if err != nil {
+		if listErr != nil {
+			return listErr
+		}
+		if _, err := store.List(ctx, persist.Query{Kind: "unlocked"}); err != nil {
 			return err
 		}
 		id := rand.Text()
@@ -23,14 +27,14 @@ func Unlocked(store persist.Store) func(ctx context.Context) error {
 			key := persist.Key{Kind: "unlocked", ID: id + "-" + name}
 			allowed.Writes = append(allowed.Writes, persist.Write{Key: key, Version: 1, Doc: []byte("{}")})
 		}
+		const never = 1 << 40 // a version that no record has
 		for _, r := range page.Records {
-			allowed.Guards = append(allowed.Guards, persist.Guard{Key: r.Key, Read: true, Version: r.Version})
-			refused.Writes = append(refused.Writes, persist.Write{Key: r.Key, Expected: r.Version + 1, Version: r.Version + 2, Doc: []byte("{}")})
+			refused.Writes = append(refused.Writes, persist.Write{Key: r.Key, Expected: never, Version: never + 1, Doc: []byte("{}")})
 		}
 		if _, err := store.Commit(ctx, allowed); err != nil || len(page.Records) == 0 {
 			return err
 		}
-		_, err = store.Commit(ctx, refused) // a writer locks a record more strictly than a reader
+		_, err := store.Commit(ctx, refused) // a writer locks a record more strictly than a reader
 		if conflict := (*persist.Conflict)(nil); errors.As(err, &conflict) {
 			return nil
 		}

@@ -24,7 +24,7 @@ func TestLocked(t *testing.T) {
 	require.NoError(t, err)
 	files, err := filepath.Glob(filepath.Join(strings.TrimPrefix(location, "fs:"), "locks", "*"))
 	require.NoError(t, err)
-	tested := 0
+	tested, unlocked := 0, stores.Unlocked(store)
 	for _, path := range append(files, filepath.Join(filepath.Dir(files[0]), "list")) {
 		if strings.HasPrefix(filepath.Base(path), "meta") {
 			continue // for opening and purging
@@ -33,11 +33,11 @@ func TestLocked(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, syscall.Flock(int(file.Fd()), syscall.LOCK_SH))
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		require.Error(t, stores.Unlocked(store)(ctx), path)
+		require.Error(t, unlocked(ctx), path)
 		cancel()
 		require.NoError(t, file.Close())
 		tested++
 	}
 	require.GreaterOrEqual(t, tested, 5, "the lock of the record, that of names and their gates, and that of lists")
-	require.NoError(t, stores.Unlocked(store)(t.Context()))
+	require.NoError(t, unlocked(t.Context()))
 }
