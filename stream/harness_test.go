@@ -91,13 +91,21 @@ func harnessCommits() error {
 	testkit.Begin()
 	for n := range harnessNumber(harnessEnvCommits) {
 		name, event := fmt.Sprint("s", rand.N(harnessNumber(harnessEnvStreams))), harnessNoted{By: by, N: n}
-		if os.Getenv(harnessEnvActs) == "" {
-			_, err = l.Append(ctx, name, stream.Any, event)
-		} else {
+		commit := func() (err error) {
+			if os.Getenv(harnessEnvActs) == "" {
+				_, err = l.Append(ctx, name, stream.Any, event)
+				return err
+			}
 			_, err = stream.Act(ctx, l, name, stream.Any, fold, func(_ context.Context, seen int) ([]any, error) {
 				event.Seen = &seen
 				return []any{event}, nil
 			})
+			return err
+		}
+		err := commit()
+		// On a busy machine others can keep the lock of SQLite for longer than the store waits.
+		for tries := 1; tries < 10 && errors.Is(err, pawl.ErrUnavailable) && !pawl.OutcomeUnknown(err); tries++ {
+			err = commit()
 		}
 		if err != nil {
 			return fmt.Errorf("commit %d: %w", n, err)
