@@ -131,6 +131,12 @@ var postgresTxBugs = []Bug{
 		Pkg: "./persist/postgres", Run: "^TestNotificationConnection$",
 	},
 	{
+		Name: "postgres-notify-last-try", Mechanism: "hints that Close sends survive a connection that was cut while it was idle",
+		Proves: []string{"SCOPE-13"}, File: "persist/postgres/notify.go",
+		Old: "if err != nil && reused {", New: "if err != nil && reused && s.outbox.life.Err() == nil {",
+		Pkg: "./persist/postgres", Run: "^TestNotificationConnection$",
+	},
+	{
 		Name: "postgres-notify-closed", Mechanism: "Close closes the connection for notifications",
 		Proves: []string{"SCOPE-13"}, File: "persist/postgres/notify.go",
 		Old: "	o.running.Wait()\n	o.hangUp()\n", New: "	o.running.Wait()\n",

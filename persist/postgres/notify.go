@@ -153,8 +153,18 @@ func (s *Store) sendHints() {
 	}
 }
 
-// notify sends payloads. The goroutine of the outbox calls it.
+// notify sends payloads. The goroutine of the outbox calls it. A connection that was open may have been
+// cut while it was idle: if it fails, a new one gets the payloads at once.
 func (s *Store) notify(payloads []string) error {
+	reused := s.outbox.conn != nil
+	err := s.notifyOnce(payloads)
+	if err != nil && reused {
+		err = s.notifyOnce(payloads)
+	}
+	return err
+}
+
+func (s *Store) notifyOnce(payloads []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
 	o := &s.outbox
@@ -172,11 +182,14 @@ func (s *Store) notify(payloads []string) error {
 	return err
 }
 
-// hangUp closes the connection.
+// hangUp closes the connection, once if Close is called more than once at a time.
 func (o *outbox) hangUp() {
-	if o.conn != nil {
-		disconnect(o.conn)
-		o.conn = nil
+	o.mu.Lock()
+	conn := o.conn
+	o.conn = nil
+	o.mu.Unlock()
+	if conn != nil {
+		disconnect(conn)
 	}
 }
 

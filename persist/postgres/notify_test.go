@@ -8,10 +8,12 @@ import (
 	"math"
 	"os/exec"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/pgproxy"
@@ -93,7 +95,7 @@ func TestHeldNotification(t *testing.T) {
 }
 
 // TestNotificationConnection: notifications have one connection beside the pool. It is replaced when
-// it breaks, and closed by Close.
+// it breaks, also by Close, which closes it.
 //
 // Proves SCOPE-13.
 func TestNotificationConnection(t *testing.T) {
@@ -111,8 +113,15 @@ func TestNotificationConnection(t *testing.T) {
 			eventually(t, conn, "SELECT count(*) = 0 "+notifiers)
 		}
 	}
+	require.EqualValues(t, 1, value[int](t, conn, "SELECT count(pg_terminate_backend(pid)) "+notifiers))
+	eventually(t, conn, "SELECT count(*) = 0 "+notifiers)
 	must(t, s, put("a", 5))
-	require.NoError(t, s.Close())
+	var closing sync.WaitGroup
+	for range 4 {
+		closing.Go(func() { assert.NoError(t, s.Close()) })
+	}
+	closing.Wait()
+	w.hears(thing("a"), 6)
 	eventually(t, conn, "SELECT count(*) = 0 "+notifiers)
 }
 
