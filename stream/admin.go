@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"regexp"
 	"slices"
@@ -205,7 +206,7 @@ func (l *Log) Forget(ctx context.Context, reaction string) error {
 		if err != nil {
 			return err
 		}
-		if !strings.HasSuffix(r.ID, "/"+reaction) { // no name of a reaction has a slash
+		if r.ID[strings.LastIndexByte(r.ID, '/')+1:] != reaction { // no name of a reaction has a slash
 			continue
 		}
 		if err := l.positions.Scope(l.rt, r.ID).Delete(ctx); err != nil {
@@ -235,6 +236,9 @@ func (s *shared) standings(ctx context.Context, stream string) (all []standing, 
 			continue // of a stream whose name starts with this name and a slash
 		}
 		p, err := positionOf(r.Doc)
+		if err == nil && (p.Stream != stream || p.Reaction != reaction) {
+			err = errors.New("it is not about the stream and the reaction of its id")
+		}
 		all = append(all, standing{position: p, record: r, reaction: reaction, unreadable: err})
 	}
 	return all, nil

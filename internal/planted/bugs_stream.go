@@ -360,6 +360,18 @@ var streamBugs = []Bug{
 		Pkg: "./stream", Run: "^TestTrim$",
 	},
 	{
+		Name: "stream-forget-suffix", Mechanism: "Forget removes the positions of one reaction only",
+		Proves: []string{"STREAM-6"}, File: "stream/admin.go",
+		Old: "if r.ID[strings.LastIndexByte(r.ID, '/')+1:] != reaction {", New: "if !strings.HasSuffix(r.ID, \"/\"+reaction) {",
+		Pkg: "./stream", Run: "^TestUnreadablePosition$",
+	},
+	{
+		Name: "stream-position-of-another", Mechanism: "a position that is about something else cannot be read",
+		Proves: []string{"STREAM-6"}, File: "stream/admin.go",
+		Old: "if err == nil && (p.Stream != stream || p.Reaction != reaction) {", New: "if err == nil && p.Stream != stream && p.Stream != \"\" {",
+		Pkg: "./stream", Run: "^TestUnreadablePosition$",
+	},
+	{
 		Name: "stream-close-ignores-unreadable", Mechanism: "a position that cannot be read holds up the removal of events",
 		Proves: []string{"STREAM-6"}, File: "stream/close.go",
 		Old: "if p.unreadable != nil {", New: "if p.unreadable != nil && p.Life != \"\" {",
