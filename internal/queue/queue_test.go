@@ -61,6 +61,21 @@ func (r *recorder) submit(fn func(), within time.Duration, limit int) (*queue.Wa
 	return w, r.Push(w, limit, r)
 }
 
+// answered returns a waiter whose answer is decided, and whose caller was not woken yet. Its function
+// runs until release is called. It is for a bubble of synctest.
+func (r *recorder) answered(t *testing.T, within time.Duration) (w *queue.Waiter[func()], release func()) {
+	t.Helper()
+	gate := make(chan struct{})
+	w, err := r.submit(func() { <-gate }, within, 10)
+	require.NoError(t, err)
+	synctest.Wait()
+	r.Lock()
+	require.True(t, r.Answer(w))
+	r.Release(r)
+	r.Unlock()
+	return w, func() { close(gate) }
+}
+
 // Waiters run in the order in which they arrived. Proves LOCK-1.
 func TestOrder(t *testing.T) {
 	var (
@@ -218,14 +233,7 @@ func TestWakeFor(t *testing.T) {
 					awake sync.WaitGroup
 					goes  atomic.Bool
 				)
-				gate := make(chan struct{})
-				w, err := r.submit(func() { <-gate }, 0, 10)
-				require.NoError(t, err)
-				synctest.Wait()
-				r.Lock()
-				require.True(t, r.Answer(w))
-				r.Release(&r)
-				r.Unlock()
+				w, release := r.answered(t, 0)
 				go func() {
 					w.WakeFor(&awake)
 					awake.Wait()
@@ -241,7 +249,7 @@ func TestWakeFor(t *testing.T) {
 				require.Equal(t, queue.GotAnswer, ending)
 				synctest.Wait()
 				require.True(t, goes.Load())
-				close(gate)
+				release()
 				cancel()
 			})
 		})

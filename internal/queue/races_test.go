@@ -16,20 +16,13 @@ import (
 func TestAnswerBeforeTheDeadline(t *testing.T) {
 	leave(t, func(t *testing.T, ctx context.Context, within time.Duration, _ queue.Ending) {
 		var r recorder
-		gate := make(chan struct{})
-		w, err := r.submit(func() { <-gate }, within, 10)
-		require.NoError(t, err)
-		synctest.Wait()
-		r.Lock()
-		require.True(t, r.Answer(w))
-		r.Release(&r)
-		r.Unlock()
+		w, release := r.answered(t, within)
 		time.AfterFunc(time.Minute, w.Wake)
 		began := time.Now()
 		ending, _ := r.Await(ctx, w)
 		require.Equal(t, queue.GotAnswer, ending)
 		require.Equal(t, time.Minute, time.Since(began))
-		close(gate)
+		release()
 	})
 }
 
