@@ -216,12 +216,12 @@ func (l *Log) Forget(ctx context.Context, reaction string) error {
 	return nil
 }
 
-// standing is the position of a reaction on a stream, as it is stored.
+// standing is the position of a reaction on a stream, with its record. One that cannot be read has only
+// the stream and the reaction, from its id.
 type standing struct {
 	position
 	record     persist.Record
-	reaction   string // from the id
-	unreadable error  // why there is no position; nil: it was read
+	unreadable error // nil: it was read
 }
 
 // standings returns the positions of all reactions on a stream.
@@ -239,7 +239,10 @@ func (s *shared) standings(ctx context.Context, stream string) (all []standing, 
 		if err == nil && (p.Stream != stream || p.Reaction != reaction) {
 			err = errors.New("it is not about the stream and the reaction of its id")
 		}
-		all = append(all, standing{position: p, record: r, reaction: reaction, unreadable: err})
+		if err != nil {
+			p = position{Stream: stream, Reaction: reaction}
+		}
+		all = append(all, standing{position: p, record: r, unreadable: err})
 	}
 	return all, nil
 }

@@ -257,13 +257,13 @@ func (l *Log) caughtUp(ctx context.Context, stream string, h head, before int64)
 	}
 	next := map[string]int64{} // by reaction
 	for _, p := range all {
-		pending := &PendingError{Stream: stream, Reaction: p.reaction, Next: p.Next}
+		pending := &PendingError{Stream: stream, Reaction: p.Reaction, Next: p.Next}
 		if r := p.record; r.Held(r.Now) {
 			pending.Holder = r.Lease.Holder
 			return pending
 		}
 		if p.unreadable != nil {
-			pending.Next, pending.Blocked = 0, "its position cannot be read: "+p.unreadable.Error()
+			pending.Blocked = "its position cannot be read: " + p.unreadable.Error()
 			return pending
 		}
 		if p.Life != h.Life {
