@@ -126,6 +126,7 @@ func TestNotificationWaits(t *testing.T) {
 	}
 	require.NoError(t, s.notify([]string{"{}"}))
 	require.Equal(t, "on", synchronous())
+	require.Equal(t, "0", setting(t, s))
 
 	execute(t, url, "ALTER SYSTEM SET synchronous_standby_names = 'absent'", "SELECT pg_reload_conf()")
 	holder, conn := pgtest.Connect(t, url), pgtest.Connect(t, url)
@@ -150,6 +151,7 @@ func TestNotificationWaits(t *testing.T) {
 	require.NoError(t, <-held)
 	require.NoError(t, <-done)
 	require.Equal(t, "on", synchronous())
+	require.Equal(t, "0", setting(t, s))
 }
 
 // TestForgottenAndLocked: a read whose session has lost the prepared statement waits for a locked
