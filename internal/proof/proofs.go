@@ -120,7 +120,7 @@ var proofs = []proof{
 		pkg: "./internal/cycles", tests: "^TestTransactions", short: "PAWL_ROUNDS=4", long: "PAWL_ROUNDS=200", bug: "tx-cycle-write-skew",
 	},
 	{
-		name: "schedules", claim: "under random schedules of their goroutines, replayable by a seed, the queue loses no waiter, and changes in memory and in a store are there as their callers were told",
+		name: "schedules", claim: "under random schedules of their goroutines, which a seed replays except where transactions share commits, the queue loses no waiter, and changes in memory and in a store are there as their callers were told",
 		pkg: "./internal/schedule", tests: "^(TestQueueSchedules|TestMemorySchedules|TestStoredSchedules|TestGroupSchedules)$", long: "PAWL_SCHEDULES=100000", bug: "interleaved-alarm-of-an-arrival",
 	},
 	{
