@@ -157,6 +157,18 @@ func TestRemoveDuringOutage(t *testing.T) {
 	require.False(t, r.Deleted)
 }
 
+// A record counts as seen once it was shown: what shows it may need the store, which may be down.
+func TestSeenOnceShown(t *testing.T) {
+	w := &watch{known: map[string]mark{}}
+	r := persist.Record{Key: key("n", "a"), Version: 1}
+	require.ErrorIs(t, w.note(r, func(persist.Record) error { return persist.ErrUnavailable }), persist.ErrUnavailable)
+	shown := 0
+	for range 2 {
+		require.NoError(t, w.note(r, func(persist.Record) error { shown++; return nil }))
+	}
+	require.Equal(t, 1, shown)
+}
+
 // A watch waits for a store that is down, and prints what has changed meanwhile.
 func TestWatchDuringOutage(t *testing.T) {
 	stores.Need(t, "postgres")

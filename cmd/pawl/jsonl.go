@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
@@ -83,9 +84,14 @@ func writeLines(ctx context.Context, store persist.Logger, out *output) error {
 		return err
 	}
 	var end exportEnd
+	expiring := make(map[persist.Key]bool) // what was alive may be listed again, as expired
 	for _, q := range allRecords {
 		err := each(ctx, store, q, func(records []persist.Record) error {
+			records = slices.DeleteFunc(records, func(r persist.Record) bool { return expiring[r.Key] })
 			for i := range records {
+				if !records[i].Expires.IsZero() && !q.Expired {
+					expiring[records[i].Key] = true
+				}
 				if err := out.value(exportLine{Record: &records[i]}); err != nil {
 					return err
 				}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"net/url"
 	"os"
@@ -16,6 +18,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/sqlite"
 )
 
 // requireEqual fails unless the stores hold the same records and log entries. Nothing is copied.
@@ -119,6 +122,49 @@ func TestCopyThatWasUsed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A lease that was released in the source, after the copy, does not keep the copy from going on.
+func TestCopyAfterARelease(t *testing.T) {
+	stores.EachShared(t, func(t *testing.T, location string) {
+		from, target := stores.OpenFor(t, location), another(t, location)
+		put(t, from, "a", persist.Write{Key: key("leader", "job"), Version: 1, Doc: []byte(`{}`), Acquire: &persist.Acquire{Holder: "a", For: time.Hour}})
+		ok(t, "copy", flag(location), flag(target), "--skip-verify")
+		_, err := from.Commit(t.Context(), persist.Commit{ID: "b.1", Guards: []persist.Guard{{Key: key("leader", "job"), Token: 1, Release: true}}})
+		require.NoError(t, err)
+		ok(t, "copy", flag(location), flag(target))
+		requireEqual(t, from, stores.OpenFor(t, target))
+	})
+}
+
+// late is a store that lists expired records once a time has passed.
+type late struct {
+	*sqlite.Store
+	until time.Time
+}
+
+func (l late) List(ctx context.Context, q persist.Query) (persist.Page, error) {
+	if q.Expired {
+		time.Sleep(time.Until(l.until) + time.Millisecond)
+	}
+	return l.Store.List(ctx, q)
+}
+
+// A record that expires while the export is written is in it once.
+func TestExportBesideAnExpiry(t *testing.T) {
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "pawl.db"), sqlite.Config{})
+	require.NoError(t, err)
+	defer store.Close()
+	put(t, store, "a", persist.Write{Key: key("session", "ann"), Version: 1, Doc: []byte(`{}`), TTL: 2 * time.Second})
+	put(t, store, "b", persist.Write{Key: key("session", "bob"), Version: 1, Doc: []byte(`{}`)})
+	r, err := store.Load(t.Context(), key("session", "ann"))
+	require.NoError(t, err)
+	var text bytes.Buffer
+	out := newOutput(&text)
+	require.NoError(t, writeLines(t.Context(), late{store, r.Expires}, out))
+	require.NoError(t, out.flush())
+	require.Equal(t, 1, strings.Count(text.String(), `"ann"`))
+	require.Contains(t, text.String(), `"end":{"records":2,`)
 }
 
 // records returns all records of a store.

@@ -63,11 +63,11 @@ func foreign(original, r persist.Record, floor uint64, exact bool) string {
 }
 
 // isUsed reports whether a copy of the same version was used since: its expiry or its lease moved on,
-// which leaves the version alone.
+// which leaves the version alone. A lease that the source no longer has was released there.
 func isUsed(original, r persist.Record) bool {
 	renewed := !original.Expires.IsZero() && (r.Expires.IsZero() || r.Expires.After(original.Expires))
 	held, holds := original.Lease, r.Lease
-	return renewed || holds.Until.After(held.Until) || held.Token != 0 && holds.Token != held.Token
+	return renewed || held.Token != 0 && (holds.Token != held.Token || holds.Until.After(held.Until))
 }
 
 // loadAll returns the records of a store that have the keys of records, in the same order. An absent

@@ -240,8 +240,11 @@ func (w *watch) note(r persist.Record, changed func(persist.Record) error) error
 	if w.known[r.ID] == m {
 		return nil
 	}
+	if err := changed(r); err != nil {
+		return err
+	}
 	w.known[r.ID] = m
-	return changed(r)
+	return nil
 }
 
 // print prints a record on one line.
