@@ -3,6 +3,7 @@ package sse_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/sse"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m.Run) }
@@ -160,3 +162,6 @@ func (c *client) wantEnd() {
 	m, ok := c.next()
 	require.False(c.t, ok, "%v", m)
 }
+
+// memoryID is the id of an event with this version of a scope in memory.
+func memoryID(version int) string { return fmt.Sprintf("%d.%s", version, sse.Process) }

@@ -25,7 +25,7 @@ type Import struct {
 // A page shows the progress of an import. View hides the token, and the stream ends with the
 // import.
 func ExampleServe() {
-	rt, err := pawl.Open(pawl.Config{})
+	rt, err := pawl.Open(pawl.Config{Store: memory.New()})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func ExampleServe() {
 
 	mux := http.NewServeMux()
 	mux.HandleFunc("/imports/{id}", func(w http.ResponseWriter, r *http.Request) {
-		job := pawl.Memory[Import](rt, r.PathValue("id"))
+		job := pawl.Request[Import](rt, r.PathValue("id"))
 		err := sse.Serve(w, r, job,
 			sse.View(func(s pawl.Snapshot[Import]) any {
 				return map[string]int{"done": s.ReadOnly().Done, "of": s.ReadOnly().Of}
@@ -46,7 +46,7 @@ func ExampleServe() {
 	server := httptest.NewServer(mux)
 	defer server.Close()
 
-	if _, err := pawl.Memory[Import](rt, "7").SetState(context.Background(), Import{Done: 10, Of: 10, Token: "s3cr3t"}); err != nil {
+	if _, err := pawl.Request[Import](rt, "7").SetState(context.Background(), Import{Done: 10, Of: 10, Token: "s3cr3t"}); err != nil {
 		log.Fatal(err)
 	}
 	response, err := http.Get(server.URL + "/imports/7")

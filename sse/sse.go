@@ -10,8 +10,10 @@
 //	id: 8-gone
 //	data: null
 //
-// The id is the version. "-gone" says that the scope has no state: it never had one, was deleted,
-// or has expired. Versions between two ids may be missing, if they came faster than they could be
+// The id is the version; for a scope in memory, whose versions a new process counts from 1 again, the
+// process follows it: 7.MFZWIZLT. (A new runtime or Local in the same process counts from 1, too: give
+// its scopes other ids.) "-gone" says that the scope has no state: it never had one, was
+// deleted, or has expired. Versions between two ids may be missing, if they came faster than they could be
 // sent. Then an event named "missed" comes before the newer state and says how many. It has no id:
 //
 //	event: missed
@@ -24,8 +26,8 @@
 // # Reconnecting
 //
 // EventSource reconnects by itself and sends the last id that it received. It then receives the
-// current state at once, unless it already has it. A page that was rendered at some version can say
-// so in the URL, as ?lastEventId=7.
+// current state at once, unless it already has it. A page that was rendered at some version of a
+// persisted scope can say so in the URL, as ?lastEventId=7.
 //
 // The response 204 makes EventSource stop. It is sent to a client that already has the state after
 // which [Until] ends the stream. EventSource also stops after any other response than 200, such as
@@ -52,6 +54,7 @@ package sse
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -217,6 +220,9 @@ func newStream[T any](rs *response) (*stream[T], error) {
 	return st, nil
 }
 
+// process is the name of this process in ids.
+var process = rand.Text()[:8]
+
 // event is an encoded change.
 type event struct {
 	id    string
@@ -248,6 +254,9 @@ func (st *stream[T]) encode(c pawl.Change[T]) (e event, err error) {
 	data, err := json.Marshal(shown) // one line
 	if err != nil {
 		return e, fmt.Errorf("sse: %w", err)
+	}
+	if c.Time.IsZero() { // in memory
+		e.id += "." + process
 	}
 	fmt.Fprintf(&text, "id: %s\ndata: %s\n\n", e.id, data)
 	e.text, e.final = text.Bytes(), st.done != nil && st.done(*state)

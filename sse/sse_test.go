@@ -51,11 +51,11 @@ func TestStream(t *testing.T) {
 		c.want(message{name: "gone", id: "0-gone", data: "null"})
 		require.Equal(t, "1500", c.retry)
 		count(t, s)
-		c.want(message{id: "1", data: `{"n":1,"secret":""}`})
+		c.want(message{id: memoryID(1), data: `{"n":1,"secret":""}`})
 		_, err := s.SetState(t.Context(), tally{Text: "two\nlines\r\n: and more\u2028"})
 		require.NoError(t, err)
 		m, _ := c.next()
-		require.Equal(t, "2", m.id)
+		require.Equal(t, memoryID(2), m.id)
 		var got tally
 		require.NoError(t, json.Unmarshal([]byte(m.data), &got))
 		require.Equal(t, "two\nlines\r\n: and more\u2028", got.Text)
@@ -63,7 +63,7 @@ func TestStream(t *testing.T) {
 		c.want(message{name: "gone", id: "3-gone", data: "null"})
 		_, err = s.SetState(t.Context(), tally{N: 7}, pawl.IfAbsent(), pawl.WithTTL(time.Hour))
 		require.NoError(t, err)
-		c.want(message{id: "4", data: `{"n":7,"secret":""}`})
+		c.want(message{id: memoryID(4), data: `{"n":7,"secret":""}`})
 		_, err = s.PatchState(t.Context(), pawl.Patch{"n": 7}, pawl.WithTTL(time.Millisecond)) // only the expiry changes
 		require.NoError(t, err)
 		c.want(message{name: "gone", id: "4-gone", data: "null"}) // expired
@@ -83,20 +83,20 @@ func TestReconnect(t *testing.T) {
 		count(t, s)
 	}
 	state := func(n int) message {
-		return message{id: strconv.Itoa(n), data: `{"n":` + strconv.Itoa(n) + `,"secret":""}`}
+		return message{id: memoryID(n), data: `{"n":` + strconv.Itoa(n) + `,"secret":""}`}
 	}
-	for _, last := range []string{"", "2", "9", "3-gone", "nonsense"} { // 9: from a runtime before its restart
+	for _, last := range []string{"", memoryID(2), memoryID(9), "3", "3.OTHER", "3-gone", "nonsense"} { // OTHER: a process before this one
 		server.get("GET", "", last).want(state(3))
 	}
-	server.get("GET", "?lastEventId=2", "").want(state(3))
-	same := []*client{server.get("GET", "", "3"), server.get("GET", "?lastEventId=3", ""), server.get("GET", "?lastEventId=2", "3")}
+	server.get("GET", "?lastEventId="+memoryID(2), "").want(state(3))
+	same := []*client{server.get("GET", "", memoryID(3)), server.get("GET", "?lastEventId="+memoryID(3), ""), server.get("GET", "?lastEventId="+memoryID(2), memoryID(3))}
 	count(t, s)
 	for _, c := range same {
 		c.want(state(4))
 	}
 	_, err := s.PatchState(t.Context(), pawl.Patch{"n": 5}, pawl.WithTTL(time.Millisecond))
 	require.NoError(t, err)
-	c := server.get("GET", "", "5") // the version is unchanged, but the state has expired
+	c := server.get("GET", "", memoryID(5)) // the version is unchanged, but the state has expired
 	c.want(message{name: "gone", id: "5-gone", data: "null"})
 }
 
@@ -108,15 +108,15 @@ func TestUntil(t *testing.T) {
 		c := server.get("GET", "", "")
 		c.want(message{name: "gone", id: "0-gone", data: "null"})
 		count(t, s)
-		c.want(message{id: "1", data: `{"n":1,"secret":""}`})
+		c.want(message{id: memoryID(1), data: `{"n":1,"secret":""}`})
 		count(t, s)
-		c.want(message{id: "2", data: `{"n":2,"secret":""}`})
+		c.want(message{id: memoryID(2), data: `{"n":2,"secret":""}`})
 		c.wantEnd()
 		require.NoError(t, server.result())
-		c = server.get("GET", "", "1")
-		c.want(message{id: "2", data: `{"n":2,"secret":""}`})
+		c = server.get("GET", "", memoryID(1))
+		c.want(message{id: memoryID(2), data: `{"n":2,"secret":""}`})
 		c.wantEnd()
-		require.Equal(t, 204, server.get("GET", "", "2").StatusCode)
+		require.Equal(t, 204, server.get("GET", "", memoryID(2)).StatusCode)
 	})
 }
 
@@ -129,7 +129,7 @@ func TestView(t *testing.T) {
 		return map[string]any{"half": s.ReadOnly().N / 2, "version": s.Version, "raw": json.RawMessage("[1,\n\n2]")}
 	}
 	c := serve(t, false, handlerOf(s, sse.View(view))).get("GET", "", "")
-	c.want(message{id: "1", data: `{"half":2,"raw":[1,2],"version":1}`})
+	c.want(message{id: memoryID(1), data: `{"half":2,"raw":[1,2],"version":1}`})
 	require.NoError(t, s.Delete(t.Context()))
 	c.want(message{name: "gone", id: "2-gone", data: "null"})
 }
@@ -221,11 +221,11 @@ func TestMiddleware(t *testing.T) {
 	c := server.get("GET", "", "")
 	c.want(message{name: "gone", id: "0-gone", data: "null"})
 	count(t, s)
-	c.want(message{id: "1", data: `{"n":1,"secret":""}`})
+	c.want(message{id: memoryID(1), data: `{"n":1,"secret":""}`})
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent()) // the context of this request does not end
 	recorder := httptest.NewRecorder()
 	require.NoError(t, sse.Serve(recorder, httptest.NewRequest("GET", "/", nil), s, sse.Until(func(tally) bool { return true })))
-	require.Equal(t, "retry: 3000\n\nid: 1\ndata: {\"n\":1,\"secret\":\"\"}\n\n", recorder.Body.String())
+	require.Equal(t, "retry: 3000\n\nid: "+memoryID(1)+"\ndata: {\"n\":1,\"secret\":\"\"}\n\n", recorder.Body.String())
 }
 
 // A stream that fails sends an event with a code, without details, and ends.
@@ -279,7 +279,7 @@ func TestIdle(t *testing.T) {
 			}
 		}
 		count(t, s)
-		c.want(message{id: "1", data: `{"n":1,"secret":""}`})
+		c.want(message{id: memoryID(1), data: `{"n":1,"secret":""}`})
 	})
 }
 
@@ -333,7 +333,7 @@ func TestSlowClient(t *testing.T) {
 			m, ok = c.next()
 			require.True(t, ok)
 		}
-		id, err := strconv.Atoi(m.id)
+		id, err := strconv.Atoi(strings.TrimSuffix(m.id, "."+sse.Process))
 		require.NoError(t, err)
 		require.Equal(t, last+skipped+1, id)
 		last, got, missed = id, got+1, missed+skipped
