@@ -418,20 +418,63 @@ func TestReplacedJobIsLeftAlone(t *testing.T) {
 // A time that another writer sets while the handler runs stays, also if Stop interrupts that. Proves
 // JOB-1.
 func TestStopKeepsTheTimeOfOthers(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *pawl.Runtime) {
-		put(t, rt, "1", 0)
-		tomorrow := time.Now().Add(24 * time.Hour)
-		w := newWorker(t, rt, func(ctx context.Context, _ *job.Job[reminder]) error {
-			_, err := reminders.Scope(rt, "1").PatchState(pawl.WithoutLeases(ctx), pawl.Patch{"due": tomorrow})
+	for _, ahead := range []time.Duration{0, time.Hour} { // the second is due by WithDueIn only
+		bubble(t, func(t *testing.T, rt *pawl.Runtime) {
+			doc := reminder{State: job.At(time.Now().Add(ahead)), Text: "1"}
+			_, err := reminders.Scope(rt, "1").SetState(t.Context(), doc, pawl.WithDueIn(0))
 			require.NoError(t, err)
-			<-ctx.Done()
-			return context.Cause(ctx)
-		}, nil)
-		interrupt(t, w)
-		doc, _ := get(t, rt, "1")
-		require.True(t, tomorrow.Equal(doc.Due), "%v", doc.Due)
-		require.Zero(t, doc.Attempts)
-	})
+			time.Sleep(time.Millisecond) // by the clock of the bubble
+			tomorrow := time.Now().Add(24 * time.Hour)
+			w := newWorker(t, rt, func(ctx context.Context, _ *job.Job[reminder]) error {
+				_, err := reminders.Scope(rt, "1").PatchState(pawl.WithoutLeases(ctx), pawl.Patch{"due": tomorrow})
+				require.NoError(t, err)
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}, nil)
+			interrupt(t, w)
+			doc, _ = get(t, rt, "1")
+			require.True(t, tomorrow.Equal(doc.Due), "%v", doc.Due)
+			require.Zero(t, doc.Attempts)
+			time.Sleep(time.Millisecond)
+			n, err := newWorker(t, rt, send, nil).Once(t.Context())
+			require.NoError(t, err)
+			require.Zero(t, n, "it is not due")
+		})
+	}
+}
+
+// A job that WithDueIn made due, before its time or without one, is still due after Stop interrupted it.
+// Proves JOB-1.
+func TestStopHandsBackWhatWasExpedited(t *testing.T) {
+	for name, due := range map[string]time.Duration{"at another time": 24 * time.Hour, "at no time": 0} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *pawl.Runtime) {
+				doc := reminder{State: job.State{Label: job.Ready}, Text: "1"}
+				if due > 0 {
+					doc.Due = time.Now().Add(due)
+				}
+				_, err := reminders.Scope(rt, "1").SetState(t.Context(), doc, pawl.WithDueIn(0))
+				require.NoError(t, err)
+				time.Sleep(time.Millisecond) // by the clock of the bubble
+				began := 0
+				w := newWorker(t, rt, func(ctx context.Context, _ *job.Job[reminder]) error {
+					began++
+					_, err := reminders.Scope(rt, "1").PatchState(ctx, pawl.Patch{"text": "half"})
+					require.NoError(t, err)
+					<-ctx.Done()
+					return context.Cause(ctx)
+				}, nil)
+				interrupt(t, w)
+				require.Equal(t, 1, began)
+				after, _ := get(t, rt, "1")
+				require.Zero(t, after.Attempts)
+				require.True(t, after.Due.Equal(time.Now()), "%v", after.Due)
+				n, err := newWorker(t, rt, send, nil).Once(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, 1, n)
+			})
+		})
+	}
 }
 
 // What a handler does to its copy of the document does not change when the job is done again. Proves

@@ -187,6 +187,7 @@ func (w *Worker[T]) Start(ctx context.Context) error {
 	ctx, w.stop = context.WithCancel(ctx)
 	w.ended = make(chan struct{})
 	go w.follow(ctx, w.config.Kind.Wakeups(ctx, w.rt))
+	w.loop.Wake() // for a hint after its first look, and before Wakeups
 	return nil
 }
 
@@ -467,7 +468,11 @@ func (w *Worker[T]) complete(ctx context.Context, l *pawl.Lease, j *Job[T]) erro
 // handBack leaves a job that Stop interrupted as if the attempt had not begun: it is still due.
 func (w *Worker[T]) handBack(ctx context.Context, l *pawl.Lease, j *Job[T]) error {
 	_, err := w.endOwn(ctx, l, j, func(doc *T) {
-		w.state(doc).Attempts--
+		s := w.state(doc)
+		s.Attempts--
+		if s.Due.Equal(j.due) && (s.Due.IsZero() || s.Due.After(j.Now())) { // pawl.WithDueIn made it due
+			s.Due = j.Now()
+		}
 		if w.config.Protocol.HandBack != nil {
 			w.config.Protocol.HandBack(doc)
 		}

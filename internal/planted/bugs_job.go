@@ -9,6 +9,12 @@ var jobBugs = []Bug{
 		Pkg: "./flow/job", Run: "^TestKilledWorker$",
 	},
 	{
+		Name: "job-hands-back-later", Mechanism: "a job that WithDueIn made due is handed back due",
+		Proves: []string{"JOB-1"}, File: "flow/job/worker.go",
+		Old: "if s.Due.Equal(j.due) && (s.Due.IsZero() || s.Due.After(j.Now())) {", New: "if false {",
+		Pkg: "./flow/job", Run: "^TestStopHandsBackWhatWasExpedited$",
+	},
+	{
 		Name: "job-writes-before-the-end", Mechanism: "writes of OnCommit and the end of the job are one commit",
 		Proves: []string{"JOB-1"}, File: "flow/job/worker.go",
 		Old: "	return w.end(ctx, l, j, func(ctx context.Context, tx *pawl.Tx, scope pawl.Scope[T], changed bool) error {\n		for _, fn", New: "	for _, fn := range j.onCommit {\n		if err := pawl.Transact(ctx, w.rt, fn); err != nil {\n			return err\n		}\n	}\n	j.onCommit = nil\n	return w.end(ctx, l, j, func(ctx context.Context, tx *pawl.Tx, scope pawl.Scope[T], changed bool) error {\n		for _, fn",
@@ -53,7 +59,7 @@ var jobBugs = []Bug{
 	{
 		Name: "job-stop-counts-the-attempt", Mechanism: "an attempt that Stop interrupts is not counted",
 		Proves: []string{"JOB-1"}, File: "flow/job/worker.go",
-		Old: "		w.state(doc).Attempts--\n", New: "",
+		Old: "		s.Attempts--\n", New: "",
 		Pkg: "./flow/job", Run: "^TestStopHandsBack$",
 	},
 	{
@@ -169,15 +175,15 @@ var jobBugs = []Bug{
 	{
 		Name: "job-stop-sets-the-time", Mechanism: "Stop leaves the time alone that another writer has set",
 		Proves: []string{"JOB-1"}, File: "flow/job/worker.go",
-		Old: "		w.state(doc).Attempts--\n",
-		New: "		w.state(doc).Attempts--\n		w.state(doc).Due = j.Now()\n",
+		Old: "		s.Attempts--\n		if s.Due.Equal(j.due) && (",
+		New: "		s.Attempts--\n		if true || (",
 		Pkg: "./flow/job", Run: "^TestStopKeepsTheTimeOfOthers$",
 	},
 	{
 		Name: "job-copy-decides", Mechanism: "what a handler does to its copy of the document decides nothing",
 		Proves: []string{"JOB-2"}, File: "flow/job/worker.go",
-		Old: "s.Due.Equal(j.due)",
-		New: "s.Due.Equal(w.state(&j.State).Due)",
+		Old: "s.Due.Equal(j.due) { // otherwise",
+		New: "s.Due.Equal(w.state(&j.State).Due) { // otherwise",
 		Pkg: "./flow/job", Run: "^TestHandlerChangesItsCopy$",
 	},
 	{
