@@ -151,6 +151,7 @@ func (e *Engine) add(m anyMachine) {
 	w := m.workflow()
 	if e.state != declaring {
 		e.fault(&RuleError{Rule: RuleConfig, Workflow: w.Name, Reason: "the workflow was added after the engine had started"})
+		return // Fire refuses it: nothing has checked its claims, and nothing delivers its after-effects
 	}
 	for _, other := range e.machines {
 		o := other.workflow()
@@ -264,12 +265,12 @@ func (e *Engine) cancelActions(cause error) error {
 	return busy
 }
 
-// enter registers an action and returns a context that Stop can end. It returns ErrNotRunning
-// unless the engine runs.
-func (e *Engine) enter(ctx context.Context, key pawl.Key) (_ context.Context, leave func(), err error) {
+// enter registers an action of m and returns a context that Stop can end. It returns ErrNotRunning
+// unless the engine runs m.
+func (e *Engine) enter(ctx context.Context, m anyMachine, key pawl.Key) (_ context.Context, leave func(), err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.state != running || e.startCtx.Err() != nil {
+	if e.state != running || e.startCtx.Err() != nil || !slices.Contains(e.machines, m) {
 		return nil, nil, ErrNotRunning
 	}
 	a := &runningAction{key: key}

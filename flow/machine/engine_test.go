@@ -172,6 +172,31 @@ func TestInvalidDeclarations(t *testing.T) {
 	require.Error(t, machine.NewEngine(rt, machine.Config{Lease: -1}).Start(t.Context()))
 }
 
+// A workflow that is added to a running engine fires nothing: its claims are not checked, and its
+// after-effects would not be delivered. Proves CLAIM-10.
+func TestAddedToARunningEngine(t *testing.T) {
+	d := open(t, memory.New(), settings{})
+	w := shipping()
+	w.Name, w.Module, w.Kind = "storing", "warehouse", "box"
+	boxes := pawl.Kind[parcel]{Name: "box", Label: "status"}
+	late := machine.Add(d.e, boxes, w)
+	machine.Handle(late, "Ship", func(context.Context, *machine.Action[parcel], string) error {
+		t.Error("fired")
+		return nil
+	})
+	before, err := late.Create(t.Context(), "a", parcel{})
+	require.NoError(t, err)
+	_, err = late.Fire(t.Context(), machine.Trigger{ID: "a", Step: "ship", By: "admin", Input: "x"})
+	require.ErrorIs(t, err, machine.ErrNotRunning)
+	after, err := boxes.Scope(d.rt, "a").Snapshot(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, before.Version, after.Version)
+	require.ErrorAs(t, d.e.Start(t.Context()), new(*machine.RuleError))
+	d.pack(t, "b")
+	_, err = d.m.Fire(t.Context(), machine.Trigger{ID: "b", Step: "ship", By: "admin", Input: "x"})
+	require.NoError(t, err, "the others go on")
+}
+
 // Stop refuses new actions and waits for running ones. When its context ends, it ends theirs; an
 // action that still runs keeps its claim. Proves CLAIM-6, CLAIM-9.
 func TestStop(t *testing.T) {

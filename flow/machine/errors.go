@@ -8,7 +8,7 @@ import (
 )
 
 // ErrNotRunning is returned when the engine was not started, or was stopped by Stop or by the end
-// of Start's context. Code NOT_RUNNING; 503.
+// of Start's context, and for a workflow that was added after Start. Code NOT_RUNNING; 503.
 var ErrNotRunning error = notRunning{}
 
 type notRunning struct{}

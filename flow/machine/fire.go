@@ -166,7 +166,7 @@ func (m *Machine[T]) Fire(ctx context.Context, t Trigger) (Outcome[T], error) {
 		return Outcome[T]{}, &pawl.ArgumentError{Argument: "ctx", Reason: "nil"}
 	}
 	r := &run[T]{m: m.machine, t: t, scope: m.entities.Scope(m.e.rt, t.ID)}
-	ctx, leave, err := m.e.enter(ctx, r.scope.Key())
+	ctx, leave, err := m.e.enter(ctx, m.machine, r.scope.Key())
 	if err != nil {
 		return Outcome[T]{}, err
 	}

@@ -155,8 +155,14 @@ var machineBugs = []Bug{
 	{
 		Name: "machine-runs-uncovered", Mechanism: "no action runs before the engine has started",
 		Proves: []string{"CLAIM-10"}, File: "flow/machine/engine.go",
-		Old: "	if e.state != running || e.startCtx.Err() != nil {\n		return nil, nil, ErrNotRunning", New: "	if e.state == stopped {\n		return nil, nil, ErrNotRunning",
+		Old: "	if e.state != running || e.startCtx.Err() != nil || !slices.Contains(e.machines, m) {\n", New: "	if e.state == stopped {\n",
 		Pkg: "./flow/machine", Run: "^TestCoverage$",
+	},
+	{
+		Name: "machine-runs-unchecked", Mechanism: "a workflow that was added after Start fires nothing",
+		Proves: []string{"CLAIM-10"}, File: "flow/machine/engine.go",
+		Old: " || !slices.Contains(e.machines, m) {\n", New: " {\n",
+		Pkg: "./flow/machine", Run: "^TestAddedToARunningEngine$",
 	},
 	{
 		Name: "machine-stop-does-not-wait", Mechanism: "Stop ends the contexts of actions when its own context ends",
