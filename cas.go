@@ -46,8 +46,8 @@ import (
 const (
 	// maxBatch bounds how many mutations share a commit.
 	maxBatch = 1024
-	// insistAfter is how many commits are lost before the next one insists; where few may be lost,
-	// a quarter of them.
+	// insistAfter: a batch insists (persist.Commit.Insist) after this many lost commits, or after a
+	// quarter of its attempts if that is fewer.
 	insistAfter = 4
 	// answerGrace is how long a caller waits beyond its budget for the store's answer at its end.
 	answerGrace = 100 * time.Millisecond
@@ -83,7 +83,7 @@ type storedCall struct {
 	// Of the worker that drives its batch.
 	attempts int           // commits that it took part in and that lost
 	out      outcome       // what the mutation made of the draft
-	landed   uint64        // the version that its commit made
+	landed   uint64        // the version after the whole commit, which is the token of a lease taken in it
 	waited   time.Duration // from submission to its first batch; 0 without an observer
 	present  bool          // its caller is there to take the answer
 
@@ -202,9 +202,12 @@ func (s *stored) Work() {
 			return
 		}
 		if w.Value.holder != nil {
-			ownership := s.grant(w)
+			granted := s.queue.Answer(w)
+			if granted { // from now on w's transaction drives the queue
+				w.Wake()
+			}
 			s.queue.Unlock()
-			if ownership == queue.Passed {
+			if granted {
 				return
 			}
 			continue
@@ -274,10 +277,7 @@ func observeStart(members []*storedWaiter) {
 func (s *stored) drive(b *batch) queue.Ownership {
 	for {
 		if b.draft.Base == nil && !s.open(b) {
-			if s.takeRest(b) {
-				continue
-			}
-			break
+			return s.ended(b)
 		}
 		if s.compute(b) == queue.Passed {
 			return queue.Passed
@@ -286,24 +286,23 @@ func (s *stored) drive(b *batch) queue.Ownership {
 			continue
 		}
 		if s.settle(b) == settled {
-			if s.takeRest(b) {
-				continue
-			}
-			break
+			return s.ended(b)
 		}
 		if b.alone != nil && s.requeue(b.alone) {
 			return queue.Passed
 		}
 		if w := b.members[0]; b.alone == nil && w.Value.exclusive {
-			s.goOnAlone(b, w)
+			s.leaveAgain(b, w)
 			return queue.Kept
 		}
 	}
-	return s.ended(b)
 }
 
-// ended closes b.
+// ended drives the members that isolate has set aside; without any it closes b, whose members were answered.
 func (s *stored) ended(b *batch) queue.Ownership {
+	if s.takeRest(b) {
+		return s.drive(b)
+	}
 	s.queue.Lock()
 	defer s.queue.Unlock()
 	if b.alone != nil {
@@ -377,7 +376,7 @@ func (s *stored) settle(b *batch) progress {
 		landed, won, err = v.backend.commit(ctx, &v.call, d)
 		return err
 	})
-	if changed && unwritable(err) {
+	if unwritable(err) && (changed || len(b.members) > 1) {
 		return s.isolate(b, err)
 	}
 	if f := asFenced(err); f != nil {
@@ -420,9 +419,9 @@ func (s *stored) retry(b *batch, won *document.Doc) progress {
 		if b.draft.Changed > 0 {
 			v.call.observe(v.ctx, Event{Type: EventConflicted, Path: "cas", Verb: v.change.verb, Version: won.Version, Attempts: v.attempts})
 		}
-		// A member that is at its end is finished, not failed: its panic, if it had one, was on a state
-		// that is not current, and is no answer. The first member would run on won itself, and no retry
-		// changes that refusal.
+		// Finish, not fail: that would raise a panic of the member, which ran on a state that has been
+		// overwritten. Only the first member is judged here: it would run on won itself. The others run on
+		// what those before them make of won.
 		if err := v.call.checkConditions(v.change, won.Life, won.Version); err != nil && len(keep) == 0 {
 			s.finish(w, outcome{ran: true, err: err})
 			continue
@@ -443,7 +442,7 @@ func (s *stored) retry(b *batch, won *document.Doc) progress {
 		keep = append(keep, w)
 	}
 	b.fresh = true
-	if s.startOver(b, keep, won) == settled {
+	if s.startOver(b, keep, document.NewDraft(won)) == settled {
 		return settled
 	}
 	if delay > 0 {
@@ -463,26 +462,12 @@ func (b *batch) insists() bool {
 	return b.alone == nil && !b.slow && !v.exclusive && lost > 0 && lost >= min(may/4, insistAfter) && lost+1 < may
 }
 
-// startOver puts b back to its start, on base, with the given members. Members whose callers left
-// are dropped; the others can be withdrawn until they are computed again.
-func (s *stored) startOver(b *batch, members []*storedWaiter, base *document.Doc) progress {
-	members = s.putBack(members)
-	s.queue.Lock()
-	b.members, b.next, b.draft = members, 0, document.NewDraft(base)
-	b.draft.Fresh = b.fresh
-	s.queue.Unlock()
-	if len(b.members) == 0 {
-		return settled
-	}
-	return startsOver
-}
-
-// putBack returns the members whose callers are there, as waiters again, and reports panics of the
-// others.
-func (s *stored) putBack(members []*storedWaiter) []*storedWaiter {
+// startOver puts b back to its start, on draft, with the given members. Members whose callers left
+// are dropped, and their panics reported; the others can be withdrawn until they are computed again.
+func (s *stored) startOver(b *batch, members []*storedWaiter, draft document.Draft) progress {
 	var dropped []*storedWaiter
 	s.queue.Lock()
-	kept := slices.DeleteFunc(slices.Clone(members), func(w *storedWaiter) bool {
+	b.members = slices.DeleteFunc(slices.Clone(members), func(w *storedWaiter) bool {
 		if w.Left() || w.Value.abandoned {
 			dropped = append(dropped, w)
 			return true
@@ -490,13 +475,18 @@ func (s *stored) putBack(members []*storedWaiter) []*storedWaiter {
 		w.State = queue.Waiting
 		return false
 	})
+	b.next, b.draft = 0, draft
+	b.draft.Fresh = b.fresh
 	s.queue.Unlock()
 	for _, w := range dropped {
 		if v := &w.Value; v.out.panic != nil {
 			v.call.reportPanic(v.ctx, "cas", v.change.verb, v.out.panic, true)
 		}
 	}
-	return kept
+	if len(b.members) == 0 {
+		return settled
+	}
+	return startsOver
 }
 
 // keepCached keeps the container of a queue that has become empty for a while, so that the next writer
@@ -540,6 +530,3 @@ func newStored() (resident, *registration) {
 	s := &stored{place: &registration{}}
 	return s, s.place
 }
-
-// release makes stored a resident; a persisted container is never pinned.
-func (s *stored) release(bool) {}

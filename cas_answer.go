@@ -8,7 +8,7 @@ import (
 // reply is what the caller gets: the state its mutation left behind.
 type reply struct {
 	snapshot
-	landed uint64 // the version that its commit made: that of the last mutation in it
+	landed uint64 // the version after the whole commit
 }
 
 // How the members of a batch are answered: answer ends all with what they computed, failAll all with
@@ -84,7 +84,7 @@ func (s *stored) reply(w *storedWaiter, out *outcome, at time.Time) (present boo
 	}
 	v.err, v.panic, v.reply.id = out.err, out.panic, v.call.key.ID
 	if d := &out.draft; out.err == nil && d.Life == alive && d.View != nil {
-		v.reply = reply{seenAs(v.call.key.ID, d.Version, at, d.View.State), v.landed}
+		v.reply = reply{snapshot{id: v.call.key.ID, version: d.Version, at: at, state: d.View.State}, v.landed}
 	}
 	return true
 }

@@ -1,30 +1,24 @@
 package pawl
 
-import (
-	"slices"
-
-	"github.com/pawl-go/pawl/internal/document"
-)
+import "github.com/pawl-go/pawl/internal/document"
 
 // How one mutation whose document cannot be written fails without the others in its commit. The
-// document is too large, a field of it cannot be indexed, or the store rejects it.
+// document is too large, a field of it cannot be indexed, or the store rejects it. Or the calls
+// together have more leases than the store accepts keys in one commit: then none of them fails.
 
 // isolate finds the mutation because of which the commit of b failed with err, and prepares the
 // others to be computed again. First each mutation checks its own document. If only the store can
 // tell, the members are committed in halves, in their order, until the mutation is alone in its
 // commit.
 func (s *stored) isolate(b *batch, err error) progress {
-	base := b.draft.Base
+	base := document.NewDraft(b.draft.Base)
 	if !b.careful {
 		b.careful = true
 		return s.startOver(b, b.members, base)
 	}
-	if b.draft.Changed == 1 {
-		changed := func(w *storedWaiter) bool { return w.Value.out.changed }
-		offender := b.members[slices.IndexFunc(b.members, changed)]
-		keep := slices.DeleteFunc(slices.Clone(b.members), changed)
-		s.fail(offender, err)
-		return s.startOver(b, keep, base)
+	if len(b.members) == 1 {
+		s.fail(b.members[0], err)
+		return settled
 	}
 	if s.startOver(b, b.members, base) == settled {
 		return settled
@@ -41,10 +35,7 @@ func (s *stored) takeRest(b *batch) bool {
 	if len(b.rest) == 0 {
 		return false
 	}
-	members := s.putBack(b.rest)
-	s.queue.Lock()
-	defer s.queue.Unlock()
-	b.members, b.rest = members, nil
-	b.next, b.draft, b.fresh = 0, document.Draft{}, false
-	return len(members) > 0
+	rest := b.rest
+	b.rest, b.fresh = nil, false
+	return s.startOver(b, rest, document.Draft{}) == startsOver
 }

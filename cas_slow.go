@@ -107,9 +107,9 @@ func (s *stored) requeue(w *storedWaiter) bool {
 	return true
 }
 
-// goOnAlone ends the time that w, which lost again, had the queue to itself. A batch like b, which has
-// no other member, goes on outside; b is the worker's.
-func (s *stored) goOnAlone(b *batch, w *storedWaiter) {
+// leaveAgain takes w, which lost again, out of the queue that it had to itself. It goes on outside, in a
+// batch of its own like b.
+func (s *stored) leaveAgain(b *batch, w *storedWaiter) {
 	s.queue.Lock()
 	defer s.queue.Unlock()
 	s.batch = nil

@@ -158,6 +158,9 @@ func (s *handle) acquire(ctx context.Context, opts []LeaseOption) (*Lease, snaps
 			asked.wait = false // the call would wait for itself
 		}
 	}
+	if f := frameOf(ctx); f != nil && f.Inside(&s.stored.lane) {
+		return nil, none, wrapKey(ErrReentrant, s.key) // it would, too: the line comes before the queue
+	}
 	var snap snapshot
 	take := func(ctx context.Context) (*Lease, error) {
 		t, err := s.target()

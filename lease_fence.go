@@ -1,6 +1,7 @@
 package pawl
 
 import (
+	"context"
 	"reflect"
 	"slices"
 
@@ -55,6 +56,16 @@ func (l *Lease) coversStore(rt *Runtime) error {
 		}
 	}
 	return nil
+}
+
+// Guards reports whether commits that are made with ctx are tested against l.
+func (l *Lease) Guards(ctx context.Context) bool {
+	for held := innermost(ctx).held(); held != nil; held = held.outer {
+		if held == l {
+			return true
+		}
+	}
+	return false
 }
 
 // fences adds the tests of l and of its outer leases to a commit. Of two leases of one scope only
@@ -114,26 +125,23 @@ func (b *batch) fences() []persist.Guard {
 // again.
 func (s *stored) dropLost(b *batch, f *fenced) progress {
 	tested := persist.Commit{Guards: b.draft.Lease.Guards}
-	var lost, keep []*storedWaiter
-	for _, w := range b.members {
-		if w.Value.call.lease.within(f, &tested) != nil {
-			lost = append(lost, w)
-		} else {
-			keep = append(keep, w)
-		}
-	}
 	base := b.draft.Base
-	for _, w := range lost {
+	var keep []*storedWaiter
+	for _, w := range b.members {
 		l := w.Value.call.lease.within(f, &tested)
+		if l == nil {
+			keep = append(keep, w)
+			continue
+		}
 		err := l.lostTo(f)
 		l.end(err)
 		s.fail(w, err)
 	}
-	if len(lost) == 0 { // the store refused a lease that the commit did not name
+	if len(keep) == len(b.members) { // the store refused a lease that the commit did not name
 		s.failAll(b, &UnavailableError{Scope: b.members[0].Value.call.key, Cause: f})
 		return settled
 	}
-	return s.startOver(b, keep, base)
+	return s.startOver(b, keep, document.NewDraft(base))
 }
 
 // ReleaseIn gives the lease back with the commit of tx, both or neither: no reader sees the writes

@@ -12,6 +12,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 )
 
 // replaceHolder ends the lease of the scope id without its holder's knowledge, and acquires it in
@@ -23,6 +24,30 @@ func replaceHolder(t *testing.T, rt *pawl.Runtime, id string) *pawl.Lease {
 	l, err := s.Acquire(t.Context(), pawl.WithMutation(pawl.All{}, pawl.IfAbsent()))
 	require.NoError(t, err)
 	return l
+}
+
+// A context tells which leases guard commits that are made with it: those that it was made under, until
+// WithoutLeases.
+func TestLeaseGuardsContext(t *testing.T) {
+	rt := openRuntime(t, pawl.Config{Store: memory.New()})
+	outer, err := pawl.Session[counts](rt, "outer").Acquire(t.Context())
+	require.NoError(t, err)
+	inner, err := pawl.Session[counts](rt, "inner").Acquire(outer.Context())
+	require.NoError(t, err)
+	_, err = pawl.Memory[counts](rt, "a").AtomicState(inner.Context(), func(ctx context.Context, _ *counts) error {
+		for _, under := range []context.Context{ctx, pawl.Detach(ctx), context.WithoutCancel(ctx)} {
+			require.True(t, inner.Guards(under))
+			require.True(t, outer.Guards(under))
+		}
+		require.False(t, inner.Guards(pawl.WithoutLeases(ctx)))
+		return nil
+	})
+	require.NoError(t, err)
+	require.False(t, inner.Guards(outer.Context()))
+	require.False(t, inner.Guards(t.Context()))
+	require.NoError(t, inner.Release(t.Context()))
+	require.True(t, inner.Guards(inner.Context()), "and refuses them")
+	require.NoError(t, outer.Release(t.Context()))
 }
 
 // A commit under two nested leases is refused as soon as either is lost. A commit under the outer
@@ -406,5 +431,35 @@ func TestRecreatingAScopeEndsItsLease(t *testing.T) {
 		_, err = s.IncState(context.WithoutCancel(next.Context()), "miles", 1)
 		require.ErrorIs(t, err, pawl.ErrLeaseLost)
 		requireState(t, p, s, 6, ship{Captain: "new"})
+	})
+}
+
+// A function that waits for the lease of its own scope would wait for itself, and is refused at once,
+// also while others wait for the lease.
+//
+// Proves LOCK-9.
+func TestWaitForTheLeaseInsideAFunction(t *testing.T) {
+	bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
+		s := pawl.Session[counts](rt, "a")
+		l, err := s.Acquire(t.Context())
+		require.NoError(t, err)
+		var other errgroup.Group
+		other.Go(func() error {
+			l, err := s.Acquire(t.Context(), pawl.WaitForLease())
+			if err != nil {
+				return err
+			}
+			return l.Release(t.Context())
+		})
+		synctest.Wait() // it is in line
+		began := time.Now()
+		_, err = s.AtomicState(t.Context(), func(ctx context.Context, _ *counts) error {
+			_, err := s.Acquire(ctx, pawl.WaitForLease())
+			return err
+		})
+		require.ErrorIs(t, err, pawl.ErrReentrant)
+		require.Zero(t, time.Since(began))
+		require.NoError(t, l.Release(t.Context()))
+		require.NoError(t, other.Wait())
 	})
 }

@@ -231,11 +231,12 @@ func TestRenewalRefusedAfterReleaseIn(t *testing.T) {
 func TestRenewalMovesNoVersion(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := ships.Scope(p.rt, "argo")
-		l, err := s.Acquire(t.Context(), pawl.LeaseFor(600*time.Millisecond))
+		const length = 2 * time.Second
+		l, err := s.Acquire(t.Context(), pawl.LeaseFor(length))
 		require.NoError(t, err)
 		first := p.record(t, s.Key())
 		testkit.Eventually(t, func() bool {
-			return p.record(t, s.Key()).Lease.Until.After(first.Lease.Until.Add(400 * time.Millisecond))
+			return p.record(t, s.Key()).Lease.Until.After(first.Lease.Until.Add(length / 4))
 		})
 		require.Equal(t, first.Version, p.record(t, s.Key()).Version)
 		require.Equal(t, first.Updated, p.record(t, s.Key()).Updated)

@@ -88,7 +88,7 @@ func stoppedChild() error {
 // acknowledged, and how many are in doubt.
 func stoppedHold(rt *pawl.Runtime, i int) error {
 	l, err := stoppedLock(rt, i).Acquire(context.Background(), pawl.WaitForLease(), pawl.LeaseFor(stoppedLease))
-	if errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrConflict) || pawl.OutcomeUnknown(err) {
+	if errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrConflict) || errors.Is(err, pawl.ErrLeaseLost) || pawl.OutcomeUnknown(err) {
 		return nil
 	}
 	if err != nil {

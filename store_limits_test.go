@@ -6,9 +6,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist"
@@ -20,7 +22,8 @@ type limitedStore struct {
 	persist.Store
 	limits  persist.Limits
 	commits atomic.Int64
-	refuse  error // nil: none
+	refuse  error         // nil: none
+	wait    chan struct{} // a commit waits until it is closed; nil: no commit waits
 }
 
 func (s *limitedStore) Limits() persist.Limits { return s.limits }
@@ -29,6 +32,9 @@ func (s *limitedStore) Commit(ctx context.Context, c persist.Commit) (time.Time,
 	s.commits.Add(1)
 	if s.refuse != nil {
 		return time.Time{}, s.refuse
+	}
+	if s.wait != nil {
+		<-s.wait
 	}
 	return s.Store.Commit(ctx, c)
 }
@@ -92,4 +98,60 @@ func TestStoreRefusesByLimit(t *testing.T) {
 	var limit *pawl.LimitError
 	require.ErrorAs(t, err, &limit)
 	require.Equal(t, []int{5, 6}, []int{limit.Limit, limit.Got})
+}
+
+// Calls under more leases than the store accepts keys in one commit do not share it, whether they
+// change, renew or leave the state as it is.
+//
+// Proves CAS-4, STORE-16.
+func TestManyLeasesInASharedCommit(t *testing.T) {
+	for name, c := range map[string]struct {
+		by   []int64 // what each call adds
+		opts []pawl.CallOption
+	}{
+		"one changes":  {by: []int64{0, 0, 1, 0, 0}},
+		"some change":  {by: []int64{0, 1, 0, 1, 0, 0, 1}},
+		"all renew":    {by: []int64{0, 0, 0, 0}, opts: []pawl.CallOption{pawl.WithTTL(time.Hour)}},
+		"all the same": {by: []int64{0, 0, 0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, rt := openLimited(t, persist.Limits{MaxKeys: 3})
+				shared := pawl.Session[counts](rt, "shared")
+				_, err := shared.IncState(t.Context(), "n", 10, c.opts...)
+				require.NoError(t, err)
+				var leases []*pawl.Lease
+				want := int64(11)
+				for i, by := range c.by {
+					l, err := pawl.Session[counts](rt, fmt.Sprint(i)).Acquire(t.Context(), pawl.LeaseFor(time.Minute))
+					require.NoError(t, err)
+					leases = append(leases, l)
+					want += by
+				}
+
+				store.wait = make(chan struct{})
+				var calls errgroup.Group
+				calls.Go(func() error {
+					_, err := shared.IncState(t.Context(), "n", 1, c.opts...)
+					return err
+				})
+				synctest.Wait() // it is being committed, and the others wait for that
+				for i, by := range c.by {
+					calls.Go(func() error {
+						_, err := shared.IncState(leases[i].Context(), "n", by, c.opts...)
+						return err
+					})
+				}
+				synctest.Wait()
+				close(store.wait)
+				require.NoError(t, calls.Wait())
+				n, err := shared.State(t.Context())
+				require.NoError(t, err)
+				require.EqualValues(t, want, n.N)
+				for _, l := range leases {
+					require.NoError(t, l.Release(t.Context()))
+				}
+			})
+		})
+	}
 }

@@ -207,6 +207,8 @@ func TestRemovedDatabaseFile(t *testing.T) {
 	_, err = s.IncState(t.Context(), "balance", 1)
 	var unavailable *pawl.UnavailableError
 	require.ErrorAs(t, err, &unavailable)
+	_, err = s.Snapshot(t.Context())
+	require.ErrorAs(t, err, &unavailable)
 	require.NoError(t, os.Rename(file+".moved", file))
 	snap, err := s.IncState(t.Context(), "balance", 1)
 	require.NoError(t, err)

@@ -259,7 +259,8 @@ func At(version int64) Expect {
 // In a handler of a reaction, with its context, the append asserts no version, and is made once for
 // the event however often the event is handled. The n-th append of these types to this stream is not
 // made again: it returns the versions and IDs of the first time, with the data of this call. So a
-// handler returns an error that Append returned, and does not call it again. It returns
+// handler returns an error that Append returned, and does not call it again. With a context of
+// pawl.WithoutLeases, such as that of an action of flow's Go, it is an append like any other. It returns
 // *pawl.ArgumentError with a log of In (use Delivery.OnCommit) and after the handler has returned,
 // *pawl.LeaseLostError when the lease is lost, and ErrMoved when Reset, Unblock or a new life of the
 // stream has moved the position.

@@ -360,6 +360,30 @@ func TestReactionAppendOutsideHandler(t *testing.T) {
 	require.Equal(t, []string{"e/1", "e/2"}, reactEchoes(t, another, "echo"))
 }
 
+// What a handler leaves behind without its lease appends like any other caller, also after the handler
+// has returned. Proves STREAM-5.
+func TestReactionLeavesWorkBehind(t *testing.T) {
+	var behind context.Context
+	l := reactAppender(t, memory.New(), func(l *stream.Log) reactHandle {
+		return func(ctx context.Context, d *stream.Delivery) error {
+			_, err := l.Append(context.WithoutCancel(pawl.Detach(ctx)), "echo", stream.Any, reactEcho{"in", int(d.Version)})
+			require.NoError(t, err)
+			behind = context.WithoutCancel(pawl.WithoutLeases(ctx))
+			_, err = l.Append(behind, "echo", stream.Any, reactEcho{"behind", d.Attempt})
+			require.NoError(t, err)
+			if d.Attempt == 1 {
+				return errReact
+			}
+			return nil
+		}
+	})
+	reactAppend(t, l, "s", 1)
+	reactDrain(t, l)
+	_, err := l.Append(behind, "echo", stream.Any, reactEcho{"behind", 3})
+	require.NoError(t, err)
+	require.Equal(t, []string{"in/0", "behind/1", "behind/2", "behind/3"}, reactEchoes(t, l, "echo"))
+}
+
 // A handler that appends to its own stream is called for its own events, if it wants them, once each.
 // Proves STREAM-5, LEASE-7.
 func TestReactionAppendsToItsStream(t *testing.T) {

@@ -172,10 +172,11 @@ func (d *Delivery) OnCommit(fn func(ctx context.Context, tx *pawl.Tx) error) {
 
 type deliveryKey struct{}
 
-// deliveryOf returns the delivery whose handler ctx belongs to, nil if there is none.
+// deliveryOf returns the delivery whose handler ctx belongs to, nil if there is none. Work that goes on
+// without the lease of the claim, as by pawl.WithoutLeases, is not the handler's any more.
 func deliveryOf(ctx context.Context, s *shared) *Delivery {
 	d, _ := ctx.Value(deliveryKey{}).(*Delivery)
-	if d == nil || d.log != s {
+	if d == nil || d.log != s || !d.claim.Lease.Guards(ctx) {
 		return nil
 	}
 	return d

@@ -93,6 +93,7 @@ func (l *Log) Start(ctx context.Context) error {
 	ctx, l.stop = context.WithCancel(ctx)
 	l.ended = make(chan struct{})
 	go l.follow(ctx, l.heads.Wakeups(ctx, l.rt), l.positions.Wakeups(ctx, l.rt), l.ended)
+	l.loop.Wake() // for a hint after its first look, and before Wakeups
 	return nil
 }
 

@@ -23,7 +23,7 @@ var casBugs = []Bug{
 	{
 		Name: "re-run-on-the-winner", Mechanism: "after a conflict the mutation runs on the state that won",
 		Proves: []string{"CAS-1"}, File: "cas.go",
-		Old: "	b.members, b.next, b.draft = members, 0, document.NewDraft(base)\n", New: "	b.members, b.draft.Base = members, base\n",
+		Old: "	b.next, b.draft = 0, draft\n", New: "	b.draft.Base = draft.Base\n",
 		Pkg: ".", Run: "^TestConflictRunsAgainOnTheWinningState$", Flags: []string{"-timeout=20s"},
 	},
 	{
@@ -179,8 +179,14 @@ var casBugs = []Bug{
 	{
 		Name: "rejection-hits-the-offender", Mechanism: "in a shared commit only the mutation whose document the store rejects fails",
 		Proves: []string{"CAS-4", "SCOPE-21"}, File: "cas_isolate.go",
-		Old: "	if b.draft.Changed == 1 {", New: "	if b.draft.Changed >= 1 {",
+		Old: "	if len(b.members) == 1 {", New: "	if len(b.members) >= 1 {",
 		Pkg: ".", Run: "^TestRejectedDocumentsInASharedCommit$",
+	},
+	{
+		Name: "leases-beyond-the-store", Mechanism: "calls under more leases than the store accepts in one commit do not share it",
+		Proves: []string{"CAS-4", "STORE-16"}, File: "cas.go",
+		Old: "	if unwritable(err) && (changed || len(b.members) > 1) {", New: "	if unwritable(err) && changed {",
+		Pkg: ".", Run: "^TestManyLeasesInASharedCommit$",
 	},
 	{
 		Name: "rejection-rest-forgotten", Mechanism: "the mutations set aside while a rejected one is searched are committed",

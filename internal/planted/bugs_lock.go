@@ -160,6 +160,12 @@ var lockBugs = []Bug{
 		Pkg: ".", Run: "^TestDetachOfAnyContext$",
 	},
 	{
+		Name: "waits-for-its-own-lease", Mechanism: "a function that waits for the lease of its own scope is refused before it waits",
+		Proves: []string{"LOCK-9"}, File: "lease.go",
+		Old: "	if f := frameOf(ctx); f != nil && f.Inside(&s.stored.lane) {", New: "	if f := frameOf(ctx); f != nil && false {",
+		Pkg: ".", Run: "^TestWaitForTheLeaseInsideAFunction$",
+	},
+	{
 		Name: "alarm-after-idling", Mechanism: "a queue that was idle for long sets its alarm anew",
 		Proves: []string{"LOCK-5"}, File: "internal/queue/queue.go",
 		Old: "	if a.rings = next; !next.IsZero() {", New: "	if !next.IsZero() {",

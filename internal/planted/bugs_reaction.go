@@ -3,6 +3,12 @@ package main
 // reactionBugs break the reactions of event streams.
 var reactionBugs = []Bug{
 	{
+		Name: "stream-claims-work-left-behind", Mechanism: "an append without the lease of a claim is not the handler's",
+		Proves: []string{"STREAM-5"}, File: "stream/reaction.go",
+		Old: " || !d.claim.Lease.Guards(ctx) {", New: " {",
+		Pkg: "./stream", Run: "^TestReactionLeavesWorkBehind$",
+	},
+	{
 		Name: "reaction-append-unfenced", Mechanism: "an append of a handler is tested against its lease",
 		Proves: []string{"STREAM-5", "LEASE-5"}, File: "stream/reaction.go",
 		Old: "	err = pawl.Transact(ctx, s.rt, func",

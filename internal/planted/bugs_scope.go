@@ -95,7 +95,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "limit-hits-the-offender", Mechanism: "in a shared commit only the mutation that is too large is refused",
 		Proves: []string{"SCOPE-11", "CAS-4"}, File: "cas.go",
-		Old: "	if changed && unwritable(err) {\n", New: "	if changed && unwritable(err) && b == nil {\n",
+		Old: "	if unwritable(err) && (changed || len(b.members) > 1) {\n", New: "	if unwritable(err) && b == nil {\n",
 		Pkg: ".", Run: "^TestDocumentLimitInSharedCommit$",
 	},
 	{
