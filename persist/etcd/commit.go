@@ -102,6 +102,9 @@ func (a *attempt) send(ctx context.Context, v view, next []persist.Record, at ti
 		size += len(c.KeyBytes()) + opBytes
 	}
 	otherwise, told := a.reads()
+	if len(ops) == 0 && len(otherwise) == 0 { // without a read, a member that lags behind would answer by itself
+		otherwise = []clientv3.Op{clientv3.OpGet(s.keys.clock())}
+	}
 	for _, op := range otherwise {
 		size += len(op.KeyBytes()) + opBytes
 	}

@@ -40,6 +40,8 @@ type Options struct {
 	MaxTxnOps uint
 	// Quota is --quota-backend-bytes.
 	Quota int64
+	// NoSync is --unsafe-no-fsync: what members acknowledge survives their end, but not that of the machine.
+	NoSync bool
 	// Certificate, Key and Authority are files that make clients use TLS. Clients need a certificate
 	// of the authority.
 	Certificate, Key, Authority string
@@ -96,7 +98,7 @@ func run(text string) error {
 	c.ListenClientUrls, c.AdvertiseClientUrls = at(scheme, m.Client), at(scheme, m.Client)
 	c.ListenPeerUrls, c.AdvertisePeerUrls = at("http", m.Peer), at("http", m.Advertised)
 	c.LogLevel, c.LogOutputs = "error", []string{m.Dir + ".log"}
-	c.QuotaBackendBytes = m.Options.Quota
+	c.QuotaBackendBytes, c.UnsafeNoFsync = m.Options.Quota, m.Options.NoSync
 	if m.Options.MaxTxnOps > 0 {
 		c.MaxTxnOps = m.Options.MaxTxnOps
 	}

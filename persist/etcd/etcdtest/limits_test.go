@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/etcd"
 )
 
 // Etcd accepts the largest commit that the store sends, whatever makes it large: the number of keys,
@@ -60,4 +63,37 @@ func TestLargestCommit(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 2, r.Version)
 	}
+}
+
+// A commit that writes nothing, over more keys than it could read again in the same transaction, is
+// still a transaction with a read that its member confirms with the others: comparisons alone would be
+// answered from what the member has.
+//
+// Proves SCOPE-17.
+func TestConfirmationOfManyKeys(t *testing.T) {
+	t.Parallel()
+	var confirmed, unread atomic.Int64
+	s := openRefused(t.Context(), t, place(t, 1), etcd.Config{}, func(request any) bool {
+		if txn, ok := request.(*etcdserverpb.TxnRequest); ok && len(txn.Compare) > 64 && len(txn.Success) == 0 {
+			if len(txn.Failure) > 0 && !txn.Failure[0].GetRequestRange().GetSerializable() {
+				confirmed.Add(1)
+			} else {
+				unread.Add(1)
+			}
+		}
+		return false
+	})
+	c := persist.Commit{ID: "a.1"}
+	confirm := persist.Commit{ID: "a.2"}
+	for i := range 80 {
+		key := persist.Key{Kind: "k", ID: fmt.Sprint(i)}
+		c.Writes = append(c.Writes, persist.Write{Key: key, Version: 1, Doc: []byte("1")})
+		confirm.Guards = append(confirm.Guards, persist.Guard{Key: key, Read: true, Version: 1})
+	}
+	_, err := s.Commit(t.Context(), c)
+	require.NoError(t, err)
+	_, err = s.Commit(t.Context(), confirm)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, confirmed.Load())
+	require.Zero(t, unread.Load())
 }
