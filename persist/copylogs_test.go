@@ -515,3 +515,25 @@ func testCopyLogsCutOff(t *testing.T, backward bool, cut int) bool {
 	}
 	return interrupted != nil
 }
+
+// TestCopyLogsCutOffThenEnded: a stream that ends in the source, after a Copy of it was cut off, has no
+// entry in the target after the next Copy.
+//
+// Proves STORE-15.
+func TestCopyLogsCutOffThenEnded(t *testing.T) {
+	for cut, interrupted := 0, true; interrupted; cut++ {
+		from := memory.New()
+		to := &cutOff{hideLogs(memory.New()), false, cut}
+		l := newLogged(t, from)
+		l.add("a", 1)
+		l.add("b", 2)
+		_, err := persist.Copy(t.Context(), from, to, persist.CopyOptions{SkipVerify: true})
+		interrupted = err != nil
+		l.end("b")
+		to.left = 1_000
+		_, err = persist.Copy(t.Context(), from, to, persist.CopyOptions{})
+		require.NoError(t, err, "cut off after %d documents", cut)
+		require.Empty(t, readLog(t, persist.Logs(to), "b"), "cut off after %d documents", cut)
+		require.Len(t, readLog(t, persist.Logs(to), "a"), 1)
+	}
+}

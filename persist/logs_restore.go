@@ -16,9 +16,10 @@ type docLogRestorer struct {
 
 // RestoreLog writes entries as [LogRestorer] describes. It removes entries by commits, each together
 // with its position: no list would find a position that was left. The time of a new entry is that of
-// its documents, so it uses Restore for these. If that is interrupted, a list of positions does not
-// show the entries that have only one of their documents, and a repeated [Copy] writes them again. It
-// returns the errors of Load except ErrNotFound, and those of Commit and Restore.
+// its documents, so it uses Restore for these, the position first. If that is interrupted, no read shows
+// an entry that has only its position, and a repeated [Copy] writes it again; if the log has ended in the
+// source meanwhile, the position stays. It returns the errors of Load except ErrNotFound, and those of
+// Commit and Restore.
 func (d *docLogRestorer) RestoreLog(ctx context.Context, entries []LogEntry, last uint64) error {
 	if err := ValidateRestoreLog(entries, last); err != nil {
 		return err
@@ -198,8 +199,9 @@ func (r *logRestore) restore(e LogEntry) error {
 	if used && other != place {
 		return fmt.Errorf("position %d is that of entry %d of the log of %q", e.Position, other.Number, other.Key)
 	}
-	r.write(key, newLogDoc(e), "", e.At)
+	// In this order: no list would find an entry that was left without its position.
 	r.write(orderKey(e.Position), place, e.Kind, e.At)
+	r.write(key, newLogDoc(e), "", e.At)
 	return nil
 }
 

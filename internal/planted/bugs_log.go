@@ -120,6 +120,13 @@ var logBugs = []Bug{
 		Pkg: "./persist", Run: "^Test(Logs|RestoredLogDocuments)$",
 	},
 	{
+		Name: "log-docs-entry-first", Mechanism: "the position of a restored entry is written before the entry",
+		Proves: []string{"STORE-15"}, File: "persist/logs_restore.go",
+		Old: "	r.write(orderKey(e.Position), place, e.Kind, e.At)\n	r.write(key, newLogDoc(e), \"\", e.At)\n",
+		New: "	r.write(key, newLogDoc(e), \"\", e.At)\n	r.write(orderKey(e.Position), place, e.Kind, e.At)\n",
+		Pkg: "./persist", Run: "^TestCopyLogsCutOffThenEnded$",
+	},
+	{
 		Name: "log-docs-position-left", Mechanism: "an entry is removed with its position",
 		Proves: []string{"STORE-15"}, File: "persist/doclog.go",
 		Old: "range append(entries, places...) {", New: "range append(entries, places[:0]...) {",
