@@ -82,10 +82,10 @@ func (t *transaction) commit(c persist.Commit, u *update) error {
 	return nil
 }
 
-// general reads the records of c, applies it and writes the results. Tried says that the fast way
-// changed no row. Its conditions are those of persist.Apply and testNumbers: where these find
-// nothing wrong, a trigger of the application has ignored the write. The trigger must not run twice.
-// A record whose write is ignored keeps its log as it is.
+// general reads the records of c, applies it and writes the results. Tried says that the statement of
+// the fast way changed no row. It tests what persist.Apply and testNumbers test: if these find nothing
+// wrong now, a trigger of the application has ignored the write. Then nothing is written, so that the
+// trigger does not run twice. A record whose write is ignored keeps its log as it is.
 func (t *transaction) general(c persist.Commit, tried bool) error {
 	keys := c.Keys()
 	current := make(map[persist.Key]persist.Record, len(keys))

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,27 +51,22 @@ func (s statements) list(q persist.Query, now time.Time, limit int) (text string
 	if q.Kind != "" {
 		where("kind = ?", q.Kind)
 	}
-	if q.Prefix != "" {
-		where("id >= ?", q.Prefix)
-		if end := cursor.Successor(q.Prefix); end != "" {
-			where("id < ?", end)
-		}
+	if from := max(q.Prefix, q.From); from != "" {
+		where("id >= ?", from)
 	}
-	if q.From != "" {
-		where("id >= ?", q.From)
+	if end := cursor.Successor(q.Prefix); end != "" {
+		where("id < ?", end)
 	}
 	if q.Before != "" {
 		where("id < ?", q.Before)
 	}
 	if len(q.Labels) > 0 {
-		anyEmpty := false
 		var labels []any
 		for _, label := range q.Labels {
 			labels = append(labels, label)
-			anyEmpty = anyEmpty || label == ""
 		}
 		where("label IN ("+marks(len(labels))+")", labels...)
-		if !anyEmpty {
+		if !slices.Contains(q.Labels, "") {
 			where("label <> ''")
 		}
 	}

@@ -18,20 +18,18 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
+var migrationNames, _ = fs.Glob(migrations, "migrations/*.sql") // the error would be that of the pattern
+
 // migrate brings the tables to the schema version of this release. Several processes may do so at
 // once. It returns an error that wraps persist.ErrNewerSchema for the tables of a newer release.
 func (w *writer) migrate(ctx context.Context) error {
-	names, err := fs.Glob(migrations, "migrations/*.sql")
-	if err != nil {
-		return fmt.Errorf("sqlite: %w", err)
-	}
 	// Usually there is nothing to do, and no reason to wait for the write lock.
 	var version int
-	err = w.patiently(ctx, time.Now(), func() error {
+	err := w.patiently(ctx, time.Now(), func() (err error) {
 		version, err = w.sql.schemaVersion(ctx, w.conn)
 		return err
 	})
-	if err != nil || version == len(names) {
+	if err != nil || version == len(migrationNames) {
 		return err
 	}
 	err = w.patiently(ctx, time.Now(), func() error {
@@ -41,7 +39,7 @@ func (w *writer) migrate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := w.migrateTo(ctx, names); err != nil {
+	if err := w.migrateTo(ctx, migrationNames); err != nil {
 		_, rollback := w.conn.ExecContext(background, textRollback)
 		return errors.Join(fmt.Errorf("sqlite: migrate: %w", err), rollback)
 	}
@@ -80,14 +78,11 @@ func (s statements) checkExisting(ctx context.Context, on executor) error {
 	if err != nil {
 		return readable(ctx, err)
 	}
-	names, err := fs.Glob(migrations, "migrations/*.sql")
 	switch {
-	case err != nil:
-		return fmt.Errorf("sqlite: %w", err)
 	case version == 0:
 		return fmt.Errorf("sqlite: %w: the database has no table %smeta", persist.ErrMissingStore, s.prefix)
-	case version < len(names):
-		return fmt.Errorf("sqlite: %w: its schema version is %d, this release needs %d", persist.ErrOlderSchema, version, len(names))
+	case version < len(migrationNames):
+		return fmt.Errorf("sqlite: %w: its schema version is %d, this release needs %d", persist.ErrOlderSchema, version, len(migrationNames))
 	}
 	return nil
 }

@@ -76,8 +76,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Store is a persist.Store in an SQLite database. It has all optional capabilities of package
-// persist.
+// Store is a persist.Store in an SQLite database. It implements all optional interfaces of package
+// persist except persist.Limiter and persist.LogCleaner.
 type Store struct {
 	reads  // on ready
 	config Config
@@ -191,9 +191,17 @@ func start(ctx context.Context, config Config, writing, reading *sql.DB, own boo
 	return s, nil
 }
 
-// open begins a read.
+// open begins a read. It returns an error that wraps persist.ErrUnavailable if the file was removed or
+// replaced before: SQLite would go on to read the old one.
 func (s *Store) open(context.Context) (on executor, end func(), err error) {
-	return s.ready, s.calls.leave, s.calls.enter()
+	if err := s.calls.enter(); err != nil {
+		return nil, nil, err
+	}
+	if err := s.writer.home.file.inPlace(); err != nil {
+		s.calls.leave()
+		return nil, nil, err
+	}
+	return s.ready, s.calls.leave, nil
 }
 
 // checkIntegrity returns *DamagedError if the database is damaged.

@@ -40,8 +40,8 @@ func newStatements(prefix string) statements {
 		all = append(all, name+" = excluded."+name)
 	}
 	selectFrom := "SELECT " + columns + " FROM " + records + " WHERE "
-	// One statement, because the floor of another moment would not fit an absence: a row with an empty
-	// key has the floor as its version. Where one row is read, the record comes first.
+	// One statement reads the record and the version floor, so that both are of one moment. The floor is
+	// the version in one more row, with an empty key. Where one row is read, the record comes first.
 	floor := " UNION ALL SELECT '', '', value, 0, NULL, 0, '', NULL, NULL, 0, 0, '', 0, NULL, '' FROM " + meta + " WHERE name = 'floor'"
 	return statements{
 		prefix:     prefix,

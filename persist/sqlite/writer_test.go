@@ -214,7 +214,7 @@ func TestTurns(t *testing.T) {
 }
 
 // Nothing is acknowledged while the database file or its log is removed or replaced, also by a new
-// connection. Once the file is back, work resumes.
+// connection, and nothing is read from a file that was. Once the file is back, work resumes.
 //
 // Proves STORE-14.
 func TestRemovedFile(t *testing.T) {
@@ -246,6 +246,11 @@ func TestRemovedFile(t *testing.T) {
 				_, err = s.CommitWith(t.Context(), put("a", 1), func(context.Context, any) error { return nil })
 				refused(err)
 				if suffix == "" {
+					for name, read := range reading(t.Context(), s) {
+						err := read()
+						require.ErrorIs(t, err, persist.ErrUnavailable, name)
+						require.ErrorContains(t, err, path+" was removed or replaced", name)
+					}
 					s.writer.discard()
 					_, err = s.Commit(t.Context(), put("a", 1))
 					refused(err)
@@ -254,7 +259,23 @@ func TestRemovedFile(t *testing.T) {
 				_, err = s.Commit(t.Context(), put("a", 1))
 				require.NoError(t, err)
 				require.EqualValues(t, 2, alive(t, s, "a").Version)
+				for name, read := range reading(t.Context(), s) {
+					require.NoError(t, read(), name)
+				}
 			})
 		}
+	}
+}
+
+// reading returns calls that read s, by name.
+func reading(ctx context.Context, s *Store) map[string]func() error {
+	return map[string]func() error{
+		"Load":         func() error { _, err := s.Load(ctx, thing("a")); return err },
+		"LoadAll":      func() error { _, err := s.LoadAll(ctx, []persist.Key{thing("a")}); return err },
+		"Versions":     func() error { _, err := s.Versions(ctx, []persist.Key{thing("a")}); return err },
+		"List":         func() error { _, err := s.List(ctx, persist.Query{Kind: "thing"}); return err },
+		"ReadLog":      func() error { _, err := s.ReadLog(ctx, persist.LogQuery{Key: thing("a")}); return err },
+		"ReadOrder":    func() error { _, err := s.ReadOrder(ctx, persist.OrderQuery{}); return err },
+		"LastPosition": func() error { _, err := s.LastPosition(ctx); return err },
 	}
 }
