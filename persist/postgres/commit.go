@@ -57,7 +57,7 @@ type request struct {
 	commit  persist.Commit
 	keys    []persist.Key
 	absent  int // keys that must be absent
-	size    int // bytes of the documents and log entries
+	size    int // persist.Commit.Size
 	arrived time.Time
 	state   atomic.Int32
 	done    chan struct{} // closed when result is set
@@ -142,7 +142,7 @@ func newRequest(ctx context.Context, c persist.Commit) (*request, error) {
 	if ctx.Err() != nil {
 		return nil, withdrawn(ctx)
 	}
-	r := &request{ctx: ctx, commit: c, keys: c.Keys(), arrived: time.Now(), done: make(chan struct{})}
+	r := &request{ctx: ctx, commit: c, keys: c.Keys(), size: c.Size(), arrived: time.Now(), done: make(chan struct{})}
 	for i := range c.Writes {
 		w := &c.Writes[i]
 		if w.Version > math.MaxInt64 {
@@ -154,7 +154,6 @@ func newRequest(ctx context.Context, c persist.Commit) (*request, error) {
 		if w.Expected == 0 {
 			r.absent++
 		}
-		r.size += len(w.Doc) + logSize(w)
 	}
 	for _, g := range c.Guards {
 		if g.Read && g.Version == 0 {

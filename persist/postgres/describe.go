@@ -31,13 +31,10 @@ func (s *Store) Describe(ctx context.Context) (d persist.Description, err error)
 		return d, err
 	}
 	if len(answers[0]) > 0 {
-		schema := cells(answers[0][0])
-		d.Schema = int(schema.int())
+		d.Schema = int(answers[0][0].int())
 	}
-	size := cells(answers[1][0])
-	d.Size = size.int()
+	d.Size = answers[1][0].int()
 	for _, row := range answers[2] {
-		row := cells(row)
 		setting := persist.Setting{Name: row.string(), Value: row.string()}
 		if setting.Value != "on" {
 			setting.Advice = advice[setting.Name]
@@ -46,11 +43,9 @@ func (s *Store) Describe(ctx context.Context) (d persist.Description, err error)
 	}
 	tombstones := make(map[string]int)
 	for _, row := range answers[4] {
-		row := cells(row)
 		tombstones[row.string()] = int(row.int())
 	}
 	for _, row := range answers[3] {
-		row := cells(row)
 		k := persist.KindCount{Kind: row.string(), Records: int(row.int())}
 		k.Tombstones = min(tombstones[k.Kind], k.Records) // the counts are of two moments
 		d.Kinds = append(d.Kinds, k)

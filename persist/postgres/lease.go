@@ -35,8 +35,7 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, ch
 		if err != nil {
 			return notApplied(err)
 		}
-		clock := cells(picked[len(first)-1][0])
-		at := clock.time() // after the records were locked
+		at := picked[len(first)-1][0].time() // after the records were locked
 		var hints []persist.Hint
 		for _, row := range picked[len(first)-2] {
 			r := timedRecord(row)

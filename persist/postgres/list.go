@@ -80,10 +80,8 @@ func selected(q persist.Query) (*selection, error) {
 	case len(labels) > 1:
 		s.where("r.label = ANY ($%d)", func(p *statement) { p.strings(labels) })
 	}
-	if len(labels) > 0 {
-		if !slices.Contains(labels, "") {
-			s.where("r.label <> ''", nil)
-		}
+	if len(labels) > 0 && !slices.Contains(labels, "") {
+		s.where("r.label <> ''", nil)
 	}
 	if q.Age > 0 {
 		column := "updated"

@@ -63,8 +63,7 @@ func (s *Store) LastPosition(ctx context.Context) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	row := cells(rows[0])
-	return uint64(row.int()), nil
+	return uint64(rows[0].int()), nil
 }
 
 // order returns the statement for the entries that match q.
@@ -125,7 +124,6 @@ func (s *Store) number(ctx context.Context, read *statement) (rows answer, numbe
 			query(s.sql.logs.lock).int(s.names.orderLock()), s.sql.logs.number.query().int(numberStep), commit, inOrder, read)
 		if err == nil {
 			for _, row := range answers[5] { // none if no entry was there any more
-				row := cells(row)
 				numbered = row.int()
 			}
 			return answers[8], numbered, nil
@@ -153,8 +151,7 @@ func (j *joined) LastPosition(ctx context.Context) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	row := cells(rows[0])
-	return uint64(row.int()), nil
+	return uint64(rows[0].int()), nil
 }
 
 func (s reads) ReadLog(ctx context.Context, q persist.LogQuery) ([]persist.LogEntry, error) {
@@ -177,7 +174,6 @@ func bigint(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 func readEntries(rows answer, positions bool) []persist.LogEntry {
 	entries := make([]persist.LogEntry, len(rows))
 	for i, row := range rows {
-		row := cells(row)
 		e := persist.LogEntry{Key: persist.Key{Kind: row.string(), ID: row.string()}, Number: uint64(row.int())}
 		if position := row.int(); positions {
 			e.Position = uint64(position)

@@ -29,17 +29,6 @@ func cutsLog(w *persist.Write) (below int64, cuts bool) {
 	return int64(w.Log.Drop), w.Log.Drop > 0
 }
 
-// logSize is the size of the entries of w in bytes.
-func logSize(w *persist.Write) (size int) {
-	if w.Log == nil {
-		return 0
-	}
-	for _, e := range w.Log.Entries {
-		size += len(e)
-	}
-	return size
-}
-
 // additions are new entries, one element for each in every slice.
 type additions struct {
 	kinds, ids []string

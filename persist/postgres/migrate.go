@@ -19,6 +19,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
+var migrationNames, _ = fs.Glob(migrations, "migrations/*.sql") // the error would be that of the pattern
+
 // verify returns the first schema of the search path. It returns an error if commits would not be
 // durable in this database, or texts would not be returned unchanged.
 func verify(ctx context.Context, conn *pgconn.PgConn) (current string, err error) {
@@ -27,7 +29,7 @@ func verify(ctx context.Context, conn *pgconn.PgConn) (current string, err error
 	if err != nil {
 		return "", failed(ctx, err)
 	}
-	row := cells(answers[0][0])
+	row := answers[0][0]
 	current = row.string()
 	const oldest = 120000
 	if version, err := strconv.Atoi(row.string()); err != nil || version < oldest {
@@ -44,10 +46,6 @@ func verify(ctx context.Context, conn *pgconn.PgConn) (current string, err error
 // migrate brings the tables to the schema version of this release. Several processes may call it at
 // the same time. It returns persist.ErrNewerSchema if a newer release has migrated the tables.
 func (s *Store) migrate(ctx context.Context, conn *pgconn.PgConn) error {
-	files, err := fs.Glob(migrations, "migrations/*.sql")
-	if err != nil {
-		return fmt.Errorf("postgres: %w", err)
-	}
 	// Usually there is nothing to do. Then no lock and no right to create tables is needed.
 	bounded, cancel := s.bounded(ctx)
 	defer cancel()
@@ -58,17 +56,17 @@ func (s *Store) migrate(ctx context.Context, conn *pgconn.PgConn) error {
 	switch {
 	case s.config.Existing && version == 0:
 		return fmt.Errorf("postgres: %w: the database has no table %s", persist.ErrMissingStore, s.names.of("meta"))
-	case s.config.Existing && version < len(files):
-		return fmt.Errorf("postgres: %w: its schema version is %d, this release needs %d", persist.ErrOlderSchema, version, len(files))
-	case version != len(files):
-		err = s.migrateTo(ctx, conn, files)
+	case s.config.Existing && version < len(migrationNames):
+		return fmt.Errorf("postgres: %w: its schema version is %d, this release needs %d", persist.ErrOlderSchema, version, len(migrationNames))
+	case version != len(migrationNames):
+		err = s.migrateTo(ctx, conn)
 		undo(ctx, conn)
 	}
 	return err
 }
 
 // migrateTo applies the missing migrations in one transaction.
-func (s *Store) migrateTo(ctx context.Context, conn *pgconn.PgConn, files []string) error {
+func (s *Store) migrateTo(ctx context.Context, conn *pgconn.PgConn) error {
 	_, err := roundTrip(ctx, conn, begin,
 		query(`SELECT pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('statement_timeout', '0', true),
 			pg_catalog.set_config('synchronous_commit', 'on', true)`).
@@ -81,13 +79,13 @@ func (s *Store) migrateTo(ctx context.Context, conn *pgconn.PgConn, files []stri
 	if err != nil {
 		return failed(ctx, err)
 	}
-	if version > len(files) {
-		return fmt.Errorf("postgres: %w: schema version %d, this release knows %d", persist.ErrNewerSchema, version, len(files))
+	if version > len(migrationNames) {
+		return fmt.Errorf("postgres: %w: schema version %d, this release knows %d", persist.ErrNewerSchema, version, len(migrationNames))
 	}
 	if err := s.createSchema(ctx, conn); err != nil {
 		return fmt.Errorf("postgres: create schema: %w", failed(ctx, err))
 	}
-	for _, file := range files[version:] {
+	for _, file := range migrationNames[version:] {
 		text, err := migrations.ReadFile(file)
 		if err != nil {
 			return fmt.Errorf("postgres: %w", err)
@@ -96,7 +94,7 @@ func (s *Store) migrateTo(ctx context.Context, conn *pgconn.PgConn, files []stri
 			return fmt.Errorf("postgres: migrate: %s: %w", file, failed(ctx, err))
 		}
 	}
-	_, err = roundTrip(ctx, conn, query("UPDATE "+s.names.of("meta")+" SET value = $1 WHERE name = 'schema'").int(int64(len(files))), commit)
+	_, err = roundTrip(ctx, conn, query("UPDATE "+s.names.of("meta")+" SET value = $1 WHERE name = 'schema'").int(int64(len(migrationNames))), commit)
 	if err != nil {
 		return fmt.Errorf("postgres: migrate: %w", failed(ctx, err))
 	}
@@ -131,8 +129,7 @@ func (s *Store) schemaVersion(ctx context.Context, conn *pgconn.PgConn) (int, er
 	if err != nil || len(answers[0]) == 0 {
 		return 0, err
 	}
-	row := cells(answers[0][0])
-	return int(row.int()), nil
+	return int(answers[0][0].int()), nil
 }
 
 // failed returns the error of a call that commits nothing: that of ctx if it ended, or err

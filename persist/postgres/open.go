@@ -120,9 +120,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, checkName("schema", c.Schema, maxName)
 }
 
-// Store is a persist.Store in a PostgreSQL database. It is also a persist.Reader, persist.Leaser,
-// persist.Native, persist.Purger, persist.Watcher, persist.Prober, persist.Restorer, persist.Logger and
-// persist.LogRestorer.
+// Store is a persist.Store in a PostgreSQL database. It implements all optional interfaces of package
+// persist except persist.Limiter and persist.LogCleaner.
 type Store struct {
 	config  Config
 	pool    *pgxpool.Pool

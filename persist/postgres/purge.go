@@ -55,6 +55,5 @@ func (s *Store) purge(ctx context.Context, q persist.Query, limit int) (int, err
 	if err != nil {
 		return 0, err
 	}
-	row := cells(answers[1][0])
-	return int(row.int()), nil
+	return int(answers[1][0].int()), nil
 }

@@ -81,7 +81,6 @@ func (s *Store) Versions(ctx context.Context, keys []persist.Key) ([]uint64, err
 	}
 	versions := make([]uint64, len(keys))
 	for i, row := range rows {
-		row := cells(row)
 		versions[i] = uint64(row.int())
 	}
 	return versions, nil

@@ -14,7 +14,7 @@ import (
 )
 
 // answer is the rows of one statement.
-type answer [][][]byte
+type answer []cells
 
 var (
 	begin    = query("BEGIN ISOLATION LEVEL READ COMMITTED")

@@ -30,7 +30,7 @@ type transaction struct {
 	parts    []*part
 	at       time.Time // of the commit, by the server's clock after all locks were taken
 
-	// A transaction that is shared with code of the caller, which ends it. It has one part, and its
+	// A transaction that CommitWith or the caller of Join began, and ends. It has one part, and its
 	// settings are restored.
 	begun  bool
 	joined bool         // the caller began it, so it may have any isolation level
@@ -102,7 +102,6 @@ func (t *transaction) lock(ctx context.Context) error {
 		t.settle = t.putBack(answers[0][0])
 	}
 	for _, row := range answers[2] {
-		row := cells(row)
 		for _, key := range numbers[row.int()] {
 			t.busy[key] = 0
 		}
@@ -113,10 +112,9 @@ func (t *transaction) lock(ctx context.Context) error {
 		}
 	}
 	for _, row := range answers[found] {
-		row := cells(row)
 		t.taken[persist.Key{Kind: row.string(), ID: row.string()}] = true
 	}
-	row := cells(answers[found+1][0])
+	row := answers[found+1][0]
 	t.at, t.floor = row.time(), uint64(row.int())
 	return nil
 }

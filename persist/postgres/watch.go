@@ -88,7 +88,7 @@ func (s *Store) beginListening(ctx context.Context, conn *pgconn.PgConn) error {
 	if err != nil {
 		return err
 	}
-	if row := cells(answers[0][0]); uint32(row.int()) != conn.PID() {
+	if uint32(answers[0][0].int()) != conn.PID() {
 		if err := s.probe(ctx, conn); err != nil {
 			return err
 		}

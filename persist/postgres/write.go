@@ -148,8 +148,7 @@ func timeOf(answers []answer, err error) (result, error) {
 	if err != nil || len(answers[len(answers)-1]) == 0 {
 		return result{}, err
 	}
-	row := cells(answers[len(answers)-1][0])
-	return result{at: row.time()}, nil
+	return result{at: answers[len(answers)-1][0].time()}, nil
 }
 
 // writeTogether sends r, which is fast. If the server writes nothing or refuses the statement, the
@@ -189,7 +188,6 @@ func written(requests []*request, rows answer) []result {
 		places[r.keys[0]] = i
 	}
 	for _, row := range rows {
-		row := cells(row)
 		ok, at, floor := row.bool(), row.time(), row.int()
 		current := row.record(at)
 		i := places[current.Key]
