@@ -52,6 +52,7 @@ type process struct {
 func start(t *testing.T, store string, user *http.Client) *process {
 	t.Helper()
 	p := &process{Process: testkit.Start(t, "chat", storeVariable+"="+store), t: t, user: user}
+	p.Limit(5 * time.Minute)
 	metrics, found := strings.CutPrefix(p.Line(), "metrics: ")
 	require.True(t, found)
 	p.metrics, p.url = metrics, p.Line()
@@ -114,11 +115,15 @@ type series struct {
 // scrape returns the metrics of the process.
 func (p *process) scrape() (all []series) {
 	p.t.Helper()
-	line := regexp.MustCompile(`(?m)^([a-z_]+)(?:\{(.*)\})? (\S+)$`)
-	for _, m := range line.FindAllStringSubmatch(string(p.call("GET", p.metrics, "")), -1) {
-		value, err := strconv.ParseFloat(m[3], 64)
+	for line := range strings.Lines(string(p.call("GET", p.metrics, ""))) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		end := strings.LastIndexByte(line, ' ')
+		value, err := strconv.ParseFloat(strings.TrimSpace(line[end+1:]), 64)
 		require.NoError(p.t, err)
-		all = append(all, series{m[1], m[2], value})
+		name, labels, _ := strings.Cut(strings.TrimSuffix(line[:end], "}"), "{")
+		all = append(all, series{name, labels, value})
 	}
 	return all
 }
@@ -134,6 +139,13 @@ func (p *process) sum(name string, labels ...string) (sum float64) {
 	return sum
 }
 
+// ends returns how many mutations of this kind have ended, and how many callers have left.
+func (p *process) ends(kind string) float64 {
+	p.t.Helper()
+	kind = `kind="` + kind + `"`
+	return p.sum("pawl_mutations_total", kind) + p.sum("pawl_incidents_total", kind)
+}
+
 // lock returns functions that take and release the write lock of an SQLite file. Commits of the
 // servers wait for it.
 func lock(t *testing.T, file string) (take, release func()) {
@@ -144,12 +156,21 @@ func lock(t *testing.T, file string) (take, release func()) {
 	conn, err := db.Conn(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
-	run := func(statement string) {
+	run := func(statement string) error {
 		_, err := conn.ExecContext(t.Context(), statement)
-		require.NoError(t, err)
+		return err
 	}
-	run("PRAGMA busy_timeout = 60000")
-	return func() { run("BEGIN IMMEDIATE") }, func() { run("ROLLBACK") }
+	require.NoError(t, run("PRAGMA busy_timeout = 0")) // SQLite's own waiting gives way to busy servers
+	take = func() {
+		testkit.EventuallyWithin(t, time.Minute, func() bool {
+			err := run("BEGIN IMMEDIATE")
+			if err != nil {
+				require.ErrorContains(t, err, "database is locked")
+			}
+			return err == nil
+		})
+	}
+	return take, func() { require.NoError(t, run("ROLLBACK")) }
 }
 
 // Two servers answer, collide and lose a client. Their /metrics have every metric of the dashboard,
@@ -170,18 +191,22 @@ func TestMetrics(t *testing.T) {
 	testkit.EventuallyWithin(t, time.Minute, func() bool { return a.sum("pawl_watchers", `kind="session"`) > 0 })
 	take, release := lock(t, file)
 
-	// The server's commit waits for the lock when its client leaves.
-	queued := a.sum("pawl_queue_depth_count", `kind="user"`)
-	take()
-	leave, _ := a.background("PUT", "/api/settings/name", `{"value":"Ann"}`)
-	testkit.EventuallyWithin(t, time.Minute, func() bool { return a.sum("pawl_queue_depth_count", `kind="user"`) > queued })
-	leave()
-	testkit.EventuallyWithin(t, time.Minute, func() bool { return a.sum("pawl_incidents_total", `kind="user"`, `outcome="withdrawn"`) > 0 })
-	release()
+	// The server's commit waits for the lock when its client leaves. If the server is slower than the
+	// store's patience with locks, the commit has failed by then.
+	testkit.EventuallyWithin(t, 2*time.Minute, func() bool {
+		queued, ended := a.sum("pawl_queue_depth_count", `kind="user"`), a.ends("user")
+		take()
+		leave, _ := a.background("PUT", "/api/settings/name", `{"value":"Ann"}`)
+		testkit.EventuallyWithin(t, time.Minute, func() bool { return a.sum("pawl_queue_depth_count", `kind="user"`) > queued })
+		leave()
+		testkit.EventuallyWithin(t, time.Minute, func() bool { return a.ends("user") > ended })
+		release()
+		return a.sum("pawl_incidents_total", `kind="user"`, `outcome="withdrawn"`) > 0
+	})
 
 	// Both servers rename the session, from the same version on. Several renames at one server share
 	// a commit, so that its watch sees the last of them only.
-	testkit.EventuallyWithin(t, time.Minute, func() bool {
+	testkit.EventuallyWithin(t, 2*time.Minute, func() bool {
 		before := map[*process]float64{}
 		for _, p := range []*process{a, b} {
 			before[p] = p.sum("pawl_queue_depth_count", `kind="session"`)
