@@ -33,7 +33,7 @@ func remind(_ context.Context, a *run.Attempt[Trial]) (run.Next, error) {
 // Two weeks pass in an instant, because the time of a bubble is virtual.
 func TestReminder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		engine := run.NewEngine(open(t, memory.New()), run.Config{})
+		engine := run.NewEngine(open(t, memory.New()), run.Config{Poll: time.Minute}) // time passes faster with fewer looks
 		trials := run.Register(engine, run.Definition[Trial]{Name: "trial", Steps: []run.Step[Trial]{{Name: "remind", Do: remind}}})
 		require.NoError(t, engine.Start(t.Context()))
 		late, _, err := trials.Start(t.Context(), Trial{User: "ann"})

@@ -30,12 +30,13 @@ func NewReports(rt *pawl.Runtime, work func(ctx context.Context, key, day string
 			_, err := Reports.Scope(tx, day).SetState(ctx, Report{State: job.At(tick), Day: day})
 			return err
 		},
-	}}})
+	}}, Poll: time.Minute})
 	if err != nil {
 		return nil, nil, err
 	}
 	worker, err := job.New(rt, job.Config[Report]{
 		Kind:   Reports,
+		Poll:   time.Minute, // how often it looks for reports whose process died
 		Handle: func(ctx context.Context, j *job.Job[Report]) error { return work(ctx, j.Key(), j.State.Day) },
 	})
 	return scheduler, worker, err

@@ -171,7 +171,7 @@ func TestFailures(t *testing.T) {
 // The record of a run has room for an error. A state that leaves none is refused by Start, and fails
 // the step that made it. Proves RUN-2.
 func TestRunHasRoomForAnError(t *testing.T) {
-	rt, err := pawl.Open(pawl.Config{Store: memory.New(), MaxDoc: 256 << 10})
+	rt, err := pawl.Open(pawl.Config{Store: memory.New(), MaxDoc: 128 << 10})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rt.Close(context.Background())) })
 	size := 0

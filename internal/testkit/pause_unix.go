@@ -12,15 +12,17 @@ import (
 // Pause stops the child at a moment when it holds none of the locks that other users of its store
 // need: a process that is stopped with such a lock blocks all others, whatever its leases. unlocked
 // fails while the child holds one; see stores.Unlocked. Each attempt takes less than a lease of a second.
+// From then on the child may live for five minutes.
 func (p *Process) Pause(unlocked func(ctx context.Context) error) {
 	p.t.Helper()
 	var err error
 	for try := range 20 {
 		p.stop()
-		ctx, cancel := context.WithTimeout(p.t.Context(), 400*time.Millisecond)
+		ctx, cancel := context.WithTimeout(p.t.Context(), time.Duration(400+25*try)*time.Millisecond)
 		err = unlocked(ctx)
 		cancel()
 		if err == nil {
+			p.Limit(5 * time.Minute)
 			return
 		}
 		p.Resume()
