@@ -152,7 +152,7 @@ func (k settings) list(ctx context.Context, o Owner, t stateType, q Query, yield
 				}
 				continue
 			}
-			if !yield(seenAs(r.ID, r.Version, r.Updated, v.State), nil) {
+			if !yield(snapshot{id: r.ID, version: r.Version, at: r.Updated, state: v.State}, nil) {
 				return
 			}
 			if left--; left == 0 {

@@ -43,7 +43,7 @@ type container struct {
 	typ   *state.Type  // of a scope's container; nil for one of the caller's own
 	place registration // where a scope's container is registered; zero for one of the caller's own
 	queue queue.Queue[pending]
-	awake sync.WaitGroup // of the caller that was answered last, if none waited; see package queue
+	awake sync.WaitGroup // counts the caller that was answered last, until it has its answer; used if no other waited
 	lane  waitgraph.Lane // the queue as deadlock detection sees it
 	image atomic.Pointer[image]
 	group atomic.Pointer[notify.Group] // of watchers; nil: there never were any
@@ -455,8 +455,7 @@ func (c *container) busy() []Running {
 	return []Running{{Scope: w.Value.call.key, Verb: w.Value.change.verb, Waiting: c.queue.Len()}}
 }
 
-// release makes container a resident: it unpins a container without state. A tombstone stays until
-// it is forgotten.
+// release unpins a container without state. A tombstone stays until it is forgotten.
 func (c *container) release(forgotten bool) {
 	c.queue.Lock()
 	defer c.queue.Unlock()

@@ -65,9 +65,6 @@ type registration = registry.Place[resident]
 // resident is a container of some type in a registry.
 type resident interface {
 	closable
-	// release unpins an in-memory container without state. Forgotten says that its tombstone is no
-	// longer listed.
-	release(forgotten bool)
 	// stats describes the queue, all but its scope, and counts the watchers.
 	stats(now time.Time) (QueueStats, int)
 	// abandon gives up the function that has run since a time, and reports whether it still ran.

@@ -77,7 +77,7 @@ func (b *binding) open(o owner, id string) *handle {
 	if s.local = o.local; s.local != nil {
 		memory = s.local.memory
 	}
-	memory.Sweep(s.key, resident.release)
+	memory.Sweep(s.key, func(c resident, forgotten bool) { c.(*container).release(forgotten) })
 	found, open := memory.Find(s.key, func() (resident, *registration) {
 		c := &container{typ: b.typ}
 		return c, &c.place
@@ -162,14 +162,6 @@ func snapshotOf[T any](s snapshot) Snapshot[T] {
 	return Snapshot[T]{ID: s.id, Version: s.version, Time: s.at, state: state, verb: s.verb}
 }
 
-// seenAs returns the snapshot of a persisted version. A nil state gives a snapshot without one.
-func seenAs(id string, version uint64, at time.Time, state any) snapshot {
-	if state == nil {
-		return snapshot{id: id}
-	}
-	return snapshot{id: id, version: version, at: at, state: state}
-}
-
 // Key returns the scope's kind and id.
 func (s Scope[T]) Key() Key {
 	if s.handle == nil {
@@ -249,7 +241,7 @@ func (s *handle) seen(d *document.Doc) (snapshot, error) {
 	if err != nil {
 		return snapshot{id: s.key.ID}, err
 	}
-	return seenAs(s.key.ID, d.Version, d.At, v.State), nil
+	return snapshot{id: s.key.ID, version: d.Version, at: d.At, state: v.State}, nil
 }
 
 // ready tells why a read cannot be tried.

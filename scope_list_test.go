@@ -33,9 +33,9 @@ func processorTime(t *testing.T) time.Duration {
 // Proves SCOPE-20.
 func TestListIsLinear(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
-		few, many := testkit.Times(2_000, 500), testkit.Times(20_000, 5_000)
+		few, many := testkit.Times(2_000, 300), testkit.Times(20_000, 3_000)
 		if p.name == "fs store" { // each record is a file that is synced
-			few, many = testkit.Times(300, 150), testkit.Times(3_000, 1_500)
+			few, many = testkit.Times(300, 100), testkit.Times(3_000, 1_000)
 		}
 		fill := func(from, to int) {
 			for from < to {

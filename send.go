@@ -50,11 +50,7 @@ func (s *stored) ask(b *batch, fn func(ctx context.Context) error) (err error) {
 	p := guarded(func() { err = fn(ctx) }, func() {
 		go func() {
 			s.failAll(b, b.broken(errors.New("the store called runtime.Goexit")))
-			end := s.ended
-			if s.takeRest(b) {
-				end = s.drive
-			}
-			if end(b) == queue.Kept {
+			if s.ended(b) == queue.Kept {
 				s.Work()
 			}
 		}()

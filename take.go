@@ -256,7 +256,7 @@ func (b *binding) takeAtOnce(ctx context.Context, leaser persist.Leaser, q persi
 			_ = l.Release(context.WithoutCancel(ctx)) // tells the store only where Close ended the lease
 			continue
 		}
-		all = append(all, taken{seenAs(r.ID, d.Version, d.At, v.State), l})
+		all = append(all, taken{snapshot{id: r.ID, version: d.Version, at: d.At, state: v.State}, l})
 	}
 	for _, l := range spare {
 		err = errors.Join(err, l.giveBack(context.WithoutCancel(ctx)))

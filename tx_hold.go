@@ -124,16 +124,6 @@ func (s *stored) hold(w *storedWaiter) (held bool, err error) {
 	return err == nil, err
 }
 
-// grant gives the queue to w, whose turn it is. From then on w's transaction drives it. The caller
-// holds the queue's lock.
-func (s *stored) grant(w *storedWaiter) queue.Ownership {
-	if !s.queue.Answer(w) {
-		return queue.Kept
-	}
-	w.Wake()
-	return queue.Passed
-}
-
 // endHold releases the queue after hold.
 func (s *stored) endHold() {
 	s.queue.Lock()

@@ -75,7 +75,7 @@ type Route struct {
 	// Once says that Commit has effects beyond the writes, which no version protects from a second
 	// execution. A commit of guards alone is then in doubt like one with writes.
 	Once bool
-	// Last says that a lost answer ends the verdict, because the commit is part of a transaction
+	// Last says that the commit cannot be sent again, because it is part of a transaction
 	// which is over by then.
 	Last bool
 }

@@ -31,7 +31,7 @@ var historyBugs = []Bug{
 	{
 		Name: "processes-re-run-on-the-winner", Mechanism: "a mutation that loses to another process is computed again on the winner",
 		Proves: []string{"CAS-1"}, File: "cas.go",
-		Old: "	b.members, b.next, b.draft = members, 0, document.NewDraft(base)\n", New: "	b.members, b.draft.Base = members, base\n",
+		Old: "	b.next, b.draft = 0, draft\n", New: "	b.draft.Base = draft.Base\n",
 		Pkg: ".", Run: "^TestProcessesShareACounter$", Flags: []string{"-timeout=60s"},
 	},
 	{

@@ -195,6 +195,12 @@ var storeBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^TestRemovedFile$",
 	},
 	{
+		Name: "sqlite-reads-the-old-file", Mechanism: "a read after the database file was removed or replaced is refused",
+		Proves: []string{"STORE-14"}, File: "persist/sqlite/open.go",
+		Old: "err := s.writer.home.file.inPlace(); err != nil", New: "err := s.writer.home.file.inPlace(); false",
+		Pkg: "./persist/sqlite", Run: "^TestRemovedFile$",
+	},
+	{
 		Name: "sqlite-replaced-file", Mechanism: "a replaced file counts as removed",
 		Proves: []string{"STORE-14"}, File: "persist/sqlite/file.go",
 		Old: "err != nil || !os.SameFile(f.info, now) {", New: "err != nil || now == nil {",

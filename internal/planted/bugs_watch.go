@@ -125,6 +125,12 @@ var watchBugs = []Bug{
 		Pkg: "./sse", Run: "^TestReconnect$",
 	},
 	{
+		Name: "sse-versions-of-any-process", Mechanism: "a client that reconnects after a restart gets the state of a scope in memory",
+		Proves: []string{"SCOPE-13"}, File: "sse/sse.go",
+		Old: "		e.id += \".\" + process\n", New: "",
+		Pkg: "./sse", Run: "^TestReconnect$", Flags: []string{"-timeout=60s"},
+	},
+	{
 		Name: "sse-hides-an-expiry", Mechanism: "the event of an expired version has its own id",
 		Proves: []string{"SCOPE-13"}, File: "sse/sse.go",
 		Old: "		e.id += \"-gone\"\n", New: "",

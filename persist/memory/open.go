@@ -10,8 +10,8 @@ import (
 	"github.com/pawl-go/pawl/persist/adapter/hints"
 )
 
-// Store is a persist.Store in memory. It implements all optional interfaces except persist.Native.
-// The records that it returns are copies.
+// Store is a persist.Store in memory. It implements all optional interfaces of package
+// persist except Native, Describer, Limiter and LogCleaner. The records that it returns are copies.
 type Store struct {
 	hints hints.Hub
 
