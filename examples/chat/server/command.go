@@ -48,7 +48,7 @@ func (c *Command) Flags(flags *flag.FlagSet) {
 	flags.DurationVar(&c.Lease, "lease", 5*time.Second, "length of a lease: how long another server waits before it resumes the work of a dead one")
 	flags.DurationVar(&c.StopTimeout, "stop-timeout", 20*time.Second,
 		"time for answers in progress at shutdown; another server resumes the rest")
-	flags.BoolVar(&c.Inspect, "inspect", false, "show the documents and queues of the server at /pawl/, to browsers on this machine")
+	flags.BoolVar(&c.Inspect, "inspect", false, "show the documents and queues of the server at /pawl/, to browsers on this machine; do not use it behind a proxy on this machine")
 	c.Key = os.Getenv("OPENAI_API_KEY")
 }
 

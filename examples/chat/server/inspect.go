@@ -11,8 +11,9 @@ import (
 	"github.com/pawl-go/pawl/inspect"
 )
 
-// inspector serves the pages of package inspect, read-only, to browsers on this machine. A server with
-// users of its own would ask for an administrator here.
+// inspector serves the pages of package inspect, read-only, to browsers on this machine. It takes the
+// requests of a proxy on this machine for those of a browser. A server with users of its own would ask
+// for an administrator here.
 func (s *Server) inspector() http.Handler {
 	pages := inspect.New(s.rt, inspect.Config{
 		Title: "Chat, inside",
