@@ -57,7 +57,7 @@ func ApplyMutation[T any](ctx context.Context, c *Container[T], o ContainerOptio
 	if defaults.timeout == 0 {
 		defaults.timeout = DefaultTimeout
 	}
-	t := target{memory: &c.container, typ: typ, newImage: newImage[T], defaults: defaults, key: Key{Kind: o.Name}}
+	t := target{memory: &c.container, typ: typ, stateOf: typed[T]{}, defaults: defaults, key: Key{Kind: o.Name}}
 	if o.Persist != nil {
 		t.stored, t.backend = c.ownStored(), custom[T]{o.Persist}
 	}
@@ -118,7 +118,7 @@ type target struct {
 	tx       *Tx        // that the call is part of; nil: none
 	bound    *binding   // of a scope; nil: a container of the caller's own
 	typ      *state.Type
-	newImage func(from any) *image // for typ; of the lock path
+	stateOf  stateType // of typ; of the lock path
 	defaults *terms
 	key      Key
 }
@@ -129,7 +129,7 @@ func (t *target) apply(ctx context.Context, m Mutation, opts []CallOption) (snap
 	if err != nil {
 		return snapshot{}, err
 	}
-	ch := change{newImage: t.newImage}
+	ch := change{stateOf: t.stateOf}
 	if err := ch.compile(call.key, t.typ, m); err != nil {
 		return snapshot{}, err
 	}

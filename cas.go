@@ -75,7 +75,7 @@ type storedCall struct {
 	ctx       context.Context
 	parent    *frame // of the function that the call was made in; nil: none
 	call      call
-	change    *change
+	change    change
 	backend   backend
 	holder    *transaction // keeps the queue until it lets go; nil: it is a mutation
 	submitted time.Time
@@ -135,10 +135,9 @@ func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *chang
 		}
 		defer parent.Waited(&s.lane)
 	}
-	kept := *ch // on the heap, so that ch stays on the stack on the in-memory path
 	w := queue.NewWaiter[storedCall]()
 	v := &w.Value
-	*v = storedCall{ctx: ctx, parent: parent, call: *call, change: &kept, backend: store, submitted: time.Now()}
+	*v = storedCall{ctx: ctx, parent: parent, call: *call, change: *ch, backend: store, submitted: time.Now()}
 	w.Deadline = v.submitted.Add(call.retry.Within).Add(answerGrace) // one by one: the sum may be too long for a Duration
 	if call.env.observer != nil {
 		call.observe(ctx, Event{Type: EventQueued, Path: "cas", Verb: ch.verb, Queue: s.queue.Len()})
@@ -422,7 +421,7 @@ func (s *stored) retry(b *batch, won *document.Doc) progress {
 		// Finish, not fail: that would raise a panic of the member, which ran on a state that has been
 		// overwritten. Only the first member is judged here: it would run on won itself. The others run on
 		// what those before them make of won.
-		if err := v.call.checkConditions(v.change, won.Life, won.Version); err != nil && len(keep) == 0 {
+		if err := v.call.checkConditions(&v.change, won.Life, won.Version); err != nil && len(keep) == 0 {
 			s.finish(w, outcome{ran: true, err: err})
 			continue
 		}

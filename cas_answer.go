@@ -83,8 +83,8 @@ func (s *stored) reply(w *storedWaiter, out *outcome, at time.Time) (present boo
 		return false
 	}
 	v.err, v.panic, v.reply.id = out.err, out.panic, v.call.key.ID
-	if d := &out.draft; out.err == nil && d.Life == alive && d.View != nil {
-		v.reply = reply{snapshot{id: v.call.key.ID, version: d.Version, at: at, state: d.View.State}, v.landed}
+	if out.view != nil {
+		v.reply = reply{snapshot{id: v.call.key.ID, version: out.version, at: at, state: out.view.State}, v.landed}
 	}
 	return true
 }
@@ -104,7 +104,7 @@ func observeOutcome(v *storedCall, out *outcome, size int) {
 	if !out.ran || v.call.env.observer == nil {
 		return
 	}
-	e := Event{Type: EventCommitted, Path: "cas", Verb: v.change.verb, Version: out.draft.Version, Attempts: v.attempts + 1, Batch: size, Waited: v.waited, Took: time.Since(v.submitted)}
+	e := Event{Type: EventCommitted, Path: "cas", Verb: v.change.verb, Version: out.version, Attempts: v.attempts + 1, Batch: size, Waited: v.waited, Took: time.Since(v.submitted)}
 	switch {
 	case out.panic != nil:
 		v.call.reportPanic(v.ctx, "cas", v.change.verb, out.panic, false)

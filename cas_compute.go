@@ -28,7 +28,6 @@ type storedRun struct {
 	container *stored
 	batch     *batch
 	waiter    *storedWaiter
-	from      document.Draft // that it was run on
 }
 
 // computeFunction runs the function of w. If the batch goes on without it meanwhile, it takes w to
@@ -50,8 +49,8 @@ func (s *stored) computeFunction(b *batch, w *storedWaiter) queue.Ownership {
 			s.limitRunning(b)
 		}
 	}
-	r := &storedRun{container: s, batch: b, waiter: w, from: b.draft}
-	careful := b.careful // b belongs to another goroutine once w is detached
+	r := &storedRun{container: s, batch: b, waiter: w}
+	from, careful := b.draft, b.careful // b belongs to another goroutine once w is detached
 	s.queue.Unlock()
 
 	r.frame.init(v.ctx, v.parent, v.call.lease)
@@ -59,32 +58,40 @@ func (s *stored) computeFunction(b *batch, w *storedWaiter) queue.Ownership {
 	r.until = v.submitted.Add(v.call.retry.Within)
 	r.Begin()
 	var out outcome
-	p := guarded(func() { out = evaluateFenced(&r.frame, v, &r.from, careful) }, func() {
+	after := from
+	p := guarded(func() { out = evaluateFenced(&r.frame, v, &after, careful) }, func() {
 		r.release()
 		r.End()
-		go func() { // this goroutine is ending
-			if s.computed(b, w, &r.from, outcome{draft: r.from, panic: goexit}) == queue.Kept && s.drive(b) == queue.Kept {
-				s.Work()
-			}
-		}()
+		go s.goOnAfterGoexit(b, w, from)
 	})
 	r.release()
 	r.End()
 	if p != nil {
-		out = outcome{draft: r.from, panic: p}
+		out = outcome{ran: true, panic: p}
 	}
-	return s.computed(b, w, &r.from, out)
+	return s.computed(b, w, &from, &after, out)
+}
+
+// goOnAfterGoexit takes the place of a goroutine that the function of w has ended. The function was run
+// on from.
+func (s *stored) goOnAfterGoexit(b *batch, w *storedWaiter, from document.Draft) {
+	out := outcome{ran: true, panic: goexit}
+	if s.computed(b, w, &from, &from, out) == queue.Kept && s.drive(b) == queue.Kept {
+		s.Work()
+	}
 }
 
 // evaluateFenced is evaluate, unless the lease of the call ended earlier in the batch.
-func evaluateFenced(ctx context.Context, v *storedCall, from *document.Draft, careful bool) outcome {
-	if err := v.call.lease.endedBy(from, v.call.key); err != nil {
-		return outcome{draft: *from, err: err}
+func evaluateFenced(ctx context.Context, v *storedCall, d *document.Draft, careful bool) outcome {
+	if err := v.call.lease.endedBy(d, v.call.key); err != nil {
+		return outcome{ran: true, err: err}
 	}
-	out := evaluate(ctx, &v.call, v.change, v.backend, from, careful)
+	next := *d
+	out := evaluate(ctx, &v.call, &v.change, v.backend, &next, careful)
 	if err := v.knownLost(); err != nil && out.err == nil {
-		return outcome{draft: *from, err: err}
+		return outcome{ran: true, err: err}
 	}
+	*d = next
 	return out
 }
 
@@ -108,12 +115,10 @@ func (s *stored) computeData(b *batch) {
 				b.next++
 				if w.State == queue.Committing { // only the driver changes that
 					w.Value.out = evaluateFenced(w.Value.ctx, &w.Value, &b.draft, b.careful)
-					w.Value.out.ran = true
-					b.draft = w.Value.out.draft
 				}
 			}
 		}, func() {
-			b.members[b.next-1].Value.out = outcome{draft: b.draft, ran: true, panic: goexit}
+			b.members[b.next-1].Value.out = outcome{ran: true, panic: goexit}
 			go func() { // this goroutine is ending
 				if s.drive(b) == queue.Kept {
 					s.Work()
@@ -121,16 +126,15 @@ func (s *stored) computeData(b *batch) {
 			}()
 		})
 		if p != nil {
-			b.members[b.next-1].Value.out = outcome{draft: b.draft, ran: true, panic: p}
+			b.members[b.next-1].Value.out = outcome{ran: true, panic: p}
 		}
 	}
 }
 
-// computed takes the outcome of a function into its batch. If the batch has gone on without w, it
-// takes w to its end alone.
-func (s *stored) computed(b *batch, w *storedWaiter, from *document.Draft, out outcome) queue.Ownership {
+// computed takes the outcome of a function into its batch. The function made after of from. If the
+// batch has gone on without w, it takes w to its end alone.
+func (s *stored) computed(b *batch, w *storedWaiter, from, after *document.Draft, out outcome) queue.Ownership {
 	v := &w.Value
-	out.ran = true
 	s.queue.Lock()
 	v.endFunction()
 	attached := b.alone != nil || b.running == w
@@ -159,13 +163,13 @@ func (s *stored) computed(b *batch, w *storedWaiter, from *document.Draft, out o
 		return queue.Ownership(attached)
 	}
 	if attached {
-		v.out, b.draft = out, out.draft
+		v.out, b.draft = out, *after
 		return queue.Kept
 	}
 	alone := &batch{members: []*storedWaiter{w}, alone: w, joined: true}
 	if from.Changed == 0 { // it ran on a committed state, so its result may count
 		v.out = out
-		alone.next, alone.draft = 1, out.draft
+		alone.next, alone.draft = 1, *after
 	}
 	s.drive(alone)
 	return queue.Passed

@@ -29,7 +29,7 @@ const deletePause = 20 * time.Millisecond
 // errors of Kind.List, *LeaseLostError, and *UnknownOutcomeError if the last batch may have been
 // committed; it is not counted then.
 func (k Kind[T]) DeletePrefix(ctx context.Context, o Owner, prefix string) (deleted int, err error) {
-	b, err := settings(k).listable(ctx, o, stateTypeOf[T](), Query{})
+	b, err := settings(k).listable(ctx, o, typed[T]{}, Query{})
 	if err != nil {
 		return 0, err
 	}

@@ -78,7 +78,7 @@ type AnyKind interface{ define(*Runtime) error }
 // missing store or a contradictory kind is reported by every verb (*LimitError, ErrNoStore,
 // *KindError).
 func (k Kind[T]) Scope(o Owner, id string) Scope[T] {
-	return Scope[T]{open(o, settings(k), stateTypeOf[T](), id)}
+	return Scope[T]{open(o, settings(k), typed[T]{}, id)}
 }
 
 // MustField returns path as a Field and panics if T has no such field. It is for package variables,
@@ -117,7 +117,7 @@ type Query struct {
 // *UnavailableError, ErrClosed, or *CanceledError.
 func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[T], error] {
 	return func(yield func(Snapshot[T], error) bool) {
-		settings(k).list(ctx, o, stateTypeOf[T](), q, func(s snapshot, err error) bool {
+		settings(k).list(ctx, o, typed[T]{}, q, func(s snapshot, err error) bool {
 			return yield(snapshotOf[T](s), err)
 		})
 	}
@@ -195,7 +195,7 @@ func (k settings) listable(ctx context.Context, o Owner, t stateType, q Query) (
 // cannot be listed gets none.
 func (k Kind[T]) Wakeups(ctx context.Context, o Owner) <-chan struct{} {
 	changed := notify.NewSignal()
-	bound, err := settings(k).listable(ctx, o, stateTypeOf[T](), Query{})
+	bound, err := settings(k).listable(ctx, o, typed[T]{}, Query{})
 	if err == nil {
 		context.AfterFunc(ctx, bound.rt.hub.ListenKind(k.Name, changed.Set))
 	}
@@ -256,13 +256,16 @@ func Memory[T any](o Owner, id string) Scope[T] {
 // every type of state.
 type settings Kind[Doc]
 
-// stateType stands for the type of a state, T.
-type stateType struct {
-	reflect  reflect.Type
-	newImage func(from any) *image
+// stateType stands for the type of a state, T. It is a typed[T].
+type stateType interface {
+	reflect() reflect.Type
+	// newImage returns an image whose state is a copy of *from, a *T; nil: a zero T.
+	newImage(from any) *image
 }
 
-func stateTypeOf[T any]() stateType { return stateType{reflect.TypeFor[T](), newImage[T]} }
+type typed[T any] struct{}
+
+func (typed[T]) reflect() reflect.Type { return reflect.TypeFor[T]() }
 
 // kind is a Kind as a runtime registers it.
 type kind struct {
@@ -275,7 +278,7 @@ type binding struct {
 	rt       *Runtime
 	kind     *kind
 	typ      *state.Type
-	newImage func(from any) *image // for typ
+	stateOf  stateType // of typ
 	defaults *terms
 
 	// unreadable is set for good when Take finds a document that this type cannot read. From then
@@ -295,7 +298,7 @@ func (k settings) agrees(with *kind) bool {
 		k.Timeout == with.Timeout && k.Retry == with.Retry && len(k.Upgrades) == len(with.Upgrades))
 }
 
-func (k Kind[T]) define(rt *Runtime) error { return settings(k).define(rt, stateTypeOf[T]()) }
+func (k Kind[T]) define(rt *Runtime) error { return settings(k).define(rt, typed[T]{}) }
 
 // define registers k with rt and returns every fault of it.
 func (k settings) define(rt *Runtime, t stateType) error {
@@ -344,7 +347,7 @@ func (k settings) faults(t stateType) (errs []error) {
 			fault("upgrade %d is nil", i)
 		}
 	}
-	typ, err := state.Of(t.reflect)
+	typ, err := state.Of(t.reflect())
 	if err != nil {
 		fault("%v", err)
 		return errs
@@ -387,21 +390,21 @@ func bind(o Owner, k settings, t stateType) (*binding, error) {
 	if !k.agrees(info) {
 		return nil, k.contradiction()
 	}
-	if b, ok := info.bindings.Load(t.reflect); ok {
+	if b, ok := info.bindings.Load(t.reflect()); ok {
 		return b.(*binding), nil
 	}
-	typ, err := state.Of(t.reflect)
+	typ, err := state.Of(t.reflect())
 	if err != nil {
 		return nil, &KindError{Kind: k.Name, Reason: err.Error()}
 	}
-	b := &binding{rt: rt, kind: info, typ: typ, newImage: t.newImage, defaults: &terms{env: rt.env, timeout: rt.timeout, retry: info.Retry.Or(rt.retry), ttl: info.TTL, log: info.Log}}
+	b := &binding{rt: rt, kind: info, typ: typ, stateOf: t, defaults: &terms{env: rt.env, timeout: rt.timeout, retry: info.Retry.Or(rt.retry), ttl: info.TTL, log: info.Log}}
 	if b.defaults.maxDoc = rt.env.maxDoc; info.MaxDoc > 0 {
 		b.defaults.maxDoc = min(info.MaxDoc, rt.env.maxDoc)
 	}
 	if info.Timeout != 0 {
 		b.defaults.timeout = info.Timeout
 	}
-	made, _ := info.bindings.LoadOrStore(t.reflect, b)
+	made, _ := info.bindings.LoadOrStore(t.reflect(), b)
 	return made.(*binding), nil
 }
 

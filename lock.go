@@ -70,8 +70,8 @@ type image struct {
 	expires int64 // Unix nanoseconds; 0: never
 }
 
-// newImage returns an image whose state is a copy of *from, a *T; nil: a zero T.
-func newImage[T any](from any) *image {
+// newImage implements stateType.
+func (typed[T]) newImage(from any) *image {
 	made := &struct { // one allocation for both
 		image
 		value T
@@ -326,10 +326,10 @@ func (c *container) next(ctx context.Context, cur *image, call *call, ch *change
 		var changed bool
 		var err error
 		if ch.bounded() {
-			img = ch.newImage(from)
+			img = ch.stateOf.newImage(from)
 			changed, err = ch.data.Apply(from, img.state, &c.tail)
 		} else {
-			img = ch.newImage(nil)
+			img = ch.stateOf.newImage(nil)
 			changed, err = ch.apply(ctx, from, img.state)
 		}
 		img.life, img.expires = alive, expires

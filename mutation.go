@@ -112,15 +112,15 @@ func (m atomicMutation[T]) run(ctx context.Context, typ *state.Type, cur, dst an
 
 // change is a mutation prepared for states of one type.
 type change struct {
-	typ      *state.Type
-	newImage func(from any) *image // for typ; of a change in memory
-	fn       function              // of a change that is a single function; nil: see steps
-	creates  bool                  // brings an absent scope into being even with a zero state
-	deletes  bool
-	takes    *persist.Acquire // the lease is taken in the same commit; nil: not
-	steps    []step           // parts that may run user code, in order
-	verb     string
-	data     state.Prepared // of a bounded change
+	typ     *state.Type
+	stateOf stateType // of typ; for a change in memory
+	fn      function  // of a change that is a single function; nil: see steps
+	creates bool      // brings an absent scope into being even with a zero state
+	deletes bool
+	takes   *persist.Acquire // the lease is taken in the same commit; nil: not
+	steps   []step           // parts that may run user code, in order
+	verb    string
+	data    state.Prepared // of a bounded change
 }
 
 // step is a part of a change that may run user code: a function, data verbs beside one, or data

@@ -9,64 +9,72 @@ import (
 
 // outcome is the result of one mutation on a draft, before the commit.
 type outcome struct {
-	draft   document.Draft // with the mutation, or as it was where the mutation failed
 	ran     bool           // there is an outcome: the mutation was computed, or refused
 	changed bool           // it changed something
+	version uint64         // that it left
+	view    *document.View // the state that it left; nil: none, or it failed
 	err     error          // it failed, or was refused
 	panic   *PanicError    // it panicked, or called runtime.Goexit (goexit)
 }
 
-// evaluate applies ch to d. It may run code of the caller's. Careful makes it encode and check the
-// document at once, so that an error concerns this mutation only.
-func evaluate(
+// evaluate applies ch to d, which stays as it is if ch fails. It may run code of the caller's. Careful
+// makes it encode and check the document at once, so that an error concerns this mutation only.
+func evaluate(ctx context.Context, call *call, ch *change, b backend, d *document.Draft, careful bool) outcome {
+	changed, err := mutate(ctx, call, ch, b, d, careful)
+	out := outcome{ran: true, changed: changed, version: d.Version, err: err}
+	if err == nil && d.Life == alive {
+		out.view = d.View
+	}
+	return out
+}
+
+// mutate is evaluate. It reports whether ch changed something.
+func mutate(
 	ctx context.Context, call *call, ch *change, b backend, d *document.Draft, careful bool,
-) (out outcome) {
-	out.draft = *d
-	if out.err = call.checkConditions(ch, d.Life, d.Version); out.err != nil {
-		return out
+) (changed bool, err error) {
+	if err := call.checkConditions(ch, d.Life, d.Version); err != nil {
+		return false, err
 	}
 	if ch.takes != nil {
-		if out.err = heldError(call.key, d); out.err != nil {
-			return out
+		if err := heldError(call.key, d); err != nil {
+			return false, err
 		}
 	}
-	next := *d
 	if ch.deletes {
 		if d.Life != alive {
-			return out
+			return false, nil
 		}
-		next.Delete()
-		out.draft, out.changed = next, true
-		return out
+		d.Delete()
+		return true, nil
 	}
 	var (
 		from *document.View
 		cur  any
 	)
 	if d.Life == alive {
-		if from, out.err = decoded(d, call, ch.typ, b); out.err != nil {
-			return out
+		if from, err = decoded(d, call, ch.typ, b); err != nil {
+			return false, err
 		}
 		cur = from.State
 	}
 	dst := ch.typ.Zero()
 	ctx, log := call.logged(ctx, ch)
-	changed, err := ch.apply(ctx, cur, dst)
+	changed, err = ch.apply(ctx, cur, dst)
 	logs := log.end()
 	if err != nil {
-		out.err = refused(call.key, ch.verb, err)
-		return out
+		return false, refused(call.key, ch.verb, err)
 	}
 	dues := call.dueIn > 0 && d.Life == alive // a due time is a change of its own
 	if !changed && !dues && !logs && ch.takes == nil && (d.Life == alive || !ch.creates && !call.absent) {
 		if d.Life == alive {
-			out.draft.Show(from)
+			d.Show(from)
 			if call.ttl > 0 {
-				out.draft.Renew(call.ttl)
+				d.Renew(call.ttl)
 			}
 		}
-		return out
+		return false, nil
 	}
+	next := *d
 	switch {
 	case changed:
 		next.Replace(from, ch.typ, dst, call.ttl)
@@ -82,21 +90,20 @@ func evaluate(
 		next.Take(ch.takes)
 	}
 	if logs && !next.Log.Add(log.drop, log.first, log.entries) {
-		out.err = &ArgumentError{Argument: "AppendLog", Reason: "the number does not follow the last entry of the commit"}
-		return out
+		return false, &ArgumentError{Argument: "AppendLog", Reason: "the number does not follow the last entry of the commit"}
 	}
 	if careful || ch.typ.Custom() { // encoding may be slow, fail, or run code of the caller's
 		if err := next.EncodeNow(call.maxDoc); err != nil {
-			out.err = unencodable(call.key, err)
-		} else if careful {
-			out.err = b.check(call.key, next.View)
+			return false, unencodable(call.key, err)
 		}
-		if out.err != nil {
-			return out
+		if careful {
+			if err := b.check(call.key, next.View); err != nil {
+				return false, err
+			}
 		}
 	}
-	out.draft, out.changed = next, true
-	return out
+	*d = next
+	return true, nil
 }
 
 // decoded returns the state of d so far as typ sees it.

@@ -380,7 +380,7 @@ func (s *handle) target() (target, error) {
 	if err := s.fault(); err != nil {
 		return target{}, err
 	}
-	t := target{memory: s.memory, stored: s.stored, tx: s.tx, bound: s.bound, typ: s.bound.typ, newImage: s.bound.newImage, defaults: s.bound.defaults, key: s.key}
+	t := target{memory: s.memory, stored: s.stored, tx: s.tx, bound: s.bound, typ: s.bound.typ, stateOf: s.bound.stateOf, defaults: s.bound.defaults, key: s.key}
 	var err error
 	if s.stored != nil {
 		t.backend = s.bound

@@ -54,7 +54,7 @@ type Taken[T any] struct {
 // *ArgumentError, *LimitError, *UnavailableError, *SchemaError, *LeaseLostError, ErrClosed,
 // *CanceledError, or errors of the mutation.
 func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption) ([]Taken[T], error) {
-	all, err := settings(k).take(ctx, o, stateTypeOf[T](), q, opts)
+	all, err := settings(k).take(ctx, o, typed[T]{}, q, opts)
 	var taken []Taken[T]
 	for _, t := range all {
 		taken = append(taken, Taken[T]{snapshotOf[T](t.snapshot), t.lease})
@@ -167,11 +167,10 @@ func (t *taking) write(r persist.Record) (persist.Write, bool) {
 		return persist.Write{}, false
 	}
 	call, draft := call{terms: t.terms, key: r.Key}, document.NewDraft(document.Of(r))
-	out := evaluate(context.Background(), &call, &t.data, t.bound, &draft, true)
-	if out.err != nil {
+	if _, err := mutate(context.Background(), &call, &t.data, t.bound, &draft, true); err != nil {
 		return persist.Write{}, false
 	}
-	w, _, err := t.bound.write(&call, &out.draft)
+	w, _, err := t.bound.write(&call, &draft)
 	return w, err == nil
 }
 
@@ -179,7 +178,7 @@ func (t *taking) write(r persist.Record) (persist.Write, bool) {
 // matches q and is not held. Scopes that are due already do not count. It looks no further ahead
 // than within, and returns 0 if none falls due in that time. It returns the errors of List.
 func (k Kind[T]) NextDue(ctx context.Context, o Owner, q Query, within time.Duration) (time.Duration, error) {
-	b, err := settings(k).listable(ctx, o, stateTypeOf[T](), q)
+	b, err := settings(k).listable(ctx, o, typed[T]{}, q)
 	if err != nil {
 		return 0, err
 	}

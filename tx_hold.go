@@ -57,7 +57,7 @@ func (t *transaction) holdOne(p *part) (held bool, err error) {
 	w := queue.NewWaiter[storedCall]()
 	w.Deadline = t.deadline.Add(answerGrace)
 	w.Value = storedCall{
-		ctx: t.ctx, parent: t.parent, change: &change{verb: "Transact"}, backend: p.bound,
+		ctx: t.ctx, parent: t.parent, change: change{verb: "Transact"}, backend: p.bound,
 		holder: t, submitted: time.Now(),
 	}
 	w.Value.call = call{terms: &terms{env: t.env, retry: t.retry}, key: p.key}

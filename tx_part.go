@@ -120,14 +120,14 @@ func (v *operation) look() any {
 	return v.after
 }
 
-// evaluate applies v to d.
-func (v *operation) evaluate(ctx context.Context, d document.Draft) outcome {
-	out := evaluate(ctx, &v.call, v.change, v.bound, &d, true)
+// evaluate applies v to d, which stays as it is if v fails.
+func (v *operation) evaluate(ctx context.Context, d *document.Draft) error {
+	out := evaluate(ctx, &v.call, v.change, v.bound, d, true)
 	v.after = nil
-	if out.err == nil && out.draft.Life == alive && out.draft.View != nil {
-		v.after = out.draft.View.State
+	if out.view != nil {
+		v.after = out.view.State
 	}
-	return out
+	return out.err
 }
 
 // restart makes the draft of p again, from start, which rests on base. It reports false when the
@@ -140,11 +140,9 @@ func (p *part) restart(base *document.Doc, start document.Draft, fresh bool) boo
 		return false
 	}
 	for _, v := range p.verbs {
-		out := v.evaluate(context.Background(), p.draft)
-		if out.err != nil {
+		if v.evaluate(context.Background(), &p.draft) != nil {
 			return false
 		}
-		p.draft = out.draft
 	}
 	return true
 }
@@ -244,41 +242,41 @@ func (d *target) applyInTx(ctx context.Context, call call, ch *change) (snapshot
 		return snapshot{}, wrapKey(ErrReentrant, key)
 	}
 	v := &operation{part: p, call: call, change: ch, bound: d.bound}
-	var out outcome
+	draft := p.draft
 	if ch.hasFunction() {
 		p.read = true
-		out = p.runFunction(ctx, v)
-	} else if out = v.evaluate(ctx, p.draft); out.err != nil {
+		err = p.runFunction(ctx, v, &draft)
+	} else {
+		err = v.evaluate(ctx, &draft)
+	}
+	if err != nil {
 		p.read = true // the error tells of the state
+		return snapshot{}, err
 	}
-	if out.err != nil {
-		return snapshot{}, out.err
-	}
-	p.draft = out.draft
-	p.verbs = append(p.verbs, v)
+	p.draft, p.verbs = draft, append(p.verbs, v)
 	snap := snapshot{id: key.ID, verb: v}
 	if p.read && v.after != nil {
-		snap.version = out.draft.Version
+		snap.version = p.draft.Version
 	}
 	return snap, nil
 }
 
-// runFunction evaluates v, which runs code of the caller's, without tx.mu. So v can use other
+// runFunction is evaluate for a v that runs code of the caller's, without tx.mu. So v can use other
 // scopes of the transaction.
-func (p *part) runFunction(ctx context.Context, v *operation) (out outcome) {
-	tx, from, undone := p.tx, p.draft, p.undone
+func (p *part) runFunction(ctx context.Context, v *operation, d *document.Draft) (err error) {
+	tx, undone := p.tx, p.undone
 	p.busy = true
 	tx.mu.Unlock()
 	defer func() {
 		tx.mu.Lock()
 		p.busy = false
 		switch {
-		case out.err != nil:
+		case err != nil:
 		case tx.over:
-			out.err = wrapKey(ErrClosed, p.key)
+			err = wrapKey(ErrClosed, p.key)
 		case p.undone != undone:
 			// A joined Transact that was undone meanwhile has undone the writes of v with its own.
-			out.err = wrapKey(ErrReentrant, p.key)
+			err = wrapKey(ErrReentrant, p.key)
 		}
 	}()
 	if frameOf(ctx).outerTx() == nil {
@@ -287,7 +285,7 @@ func (p *part) runFunction(ctx context.Context, v *operation) (out outcome) {
 		defer f.End()
 		ctx = f
 	}
-	return v.evaluate(ctx, from)
+	return v.evaluate(ctx, d)
 }
 
 // freeze prepares values with code of their own, so that applying the change again does not read

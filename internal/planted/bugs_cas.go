@@ -65,7 +65,7 @@ var casBugs = []Bug{
 	{
 		Name: "answer-before-the-commit", Mechanism: "a caller gets its answer only after the state under it is durable",
 		Proves: []string{"CAS-4"}, File: "cas_compute.go",
-		Old: "	if attached {\n		v.out, b.draft = out, out.draft\n", New: "	if attached {\n		v.out, b.draft = out, out.draft\n		if out.err != nil || out.panic != nil {\n			s.finish(w, out)\n		}\n",
+		Old: "	if attached {\n		v.out, b.draft = out, *after\n", New: "	if attached {\n		v.out, b.draft = out, *after\n		if out.err != nil || out.panic != nil {\n			s.finish(w, out)\n		}\n",
 		Pkg: ".", Run: "^TestEveryAnswerWaitsForTheCommit$",
 	},
 	{

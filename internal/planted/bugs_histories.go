@@ -55,7 +55,7 @@ var historyBugs = []Bug{
 	{
 		Name: "history-error-keeps-the-draft", Mechanism: "a function that returns an error changes nothing",
 		Proves: []string{"SCOPE-4"}, File: "lock.go",
-		Old: "		present = c.queue.Answer(w)\n", New: "		if t.err != nil {\n			img := p.change.newImage(nil)\n			img.life, img.version = alive, 1\n			c.publish(t.cur, img)\n		}\n		present = c.queue.Answer(w)\n",
+		Old: "		present = c.queue.Answer(w)\n", New: "		if t.err != nil {\n			img := p.change.stateOf.newImage(nil)\n			img.life, img.version = alive, 1\n			c.publish(t.cur, img)\n		}\n		present = c.queue.Answer(w)\n",
 		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
 	},
 	{

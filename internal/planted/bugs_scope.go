@@ -59,7 +59,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "no-op-renews", Mechanism: "a mutation that changes nothing renews the expiry",
 		Proves: []string{"SCOPE-7"}, File: "outcome.go",
-		Old: "			out.draft.Renew(call.ttl)\n", New: "",
+		Old: "			d.Renew(call.ttl)\n", New: "",
 		Pkg: ".", Run: "^TestUnchangedRenewsExpiry$",
 	},
 	{

@@ -53,7 +53,7 @@ var txBugs = []Bug{
 	{
 		Name: "tx-refused-by-the-winner", Mechanism: "an operation that the winner refuses makes the function run again",
 		Proves: []string{"TX-8"}, File: "tx_part.go",
-		Old: "		if out.err != nil {\n			return false\n		}\n		p.draft = out.draft\n", New: "		if out.err == nil {\n			p.draft = out.draft\n		}\n",
+		Old: "		if v.evaluate(context.Background(), &p.draft) != nil {\n			return false\n		}\n", New: "		_ = v.evaluate(context.Background(), &p.draft)\n",
 		Pkg: ".", Run: "^TestLookingAtAResultIsARead$",
 	},
 	{
