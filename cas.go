@@ -82,7 +82,6 @@ type storedCall struct {
 
 	// Of the worker that drives its batch.
 	attempts int           // commits that it took part in and that lost
-	out      outcome       // what the mutation made of the draft
 	landed   uint64        // the version after the whole commit, which is the token of a lease taken in it
 	waited   time.Duration // from submission to its first batch; 0 without an observer
 	present  bool          // its caller is there to take the answer
@@ -95,10 +94,10 @@ type storedCall struct {
 	checked   bool        // its caller left at the deadline, see checkStuck
 	check     *time.Timer // calls reportStuck; nil: not set
 
-	// The answer: written before the waiter is answered, read by the caller after that.
-	reply reply
-	err   error
-	panic *PanicError // or goexit
+	// The answer, once the waiter is answered: the caller reads it then. Until then the worker keeps
+	// here what the mutation made of the draft.
+	out outcome
+	at  time.Time // when it was committed; zero: not known
 }
 
 // batch is a set of mutations that share a commit. It belongs to the goroutine that drives it,
@@ -151,8 +150,11 @@ func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *chang
 	if err := s.await(w); err != nil {
 		return reply{}, err
 	}
-	raise(v.panic)
-	return v.reply, v.err
+	if v.abandoned { // out is still the worker's
+		return reply{}, wrapKey(ErrAbandoned, call.key)
+	}
+	raise(v.out.panic)
+	return v.reply(), v.out.err
 }
 
 // submit queues w and makes sure that a worker drives the queue. The caller holds the queue's lock.

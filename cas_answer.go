@@ -12,7 +12,7 @@ type reply struct {
 }
 
 // How the members of a batch are answered: answer ends all with what they computed, failAll all with
-// one error, fail and finish a single one. Each of them tells the observer, replies and wakes.
+// one error, fail and finish a single one. Each of them tells the observer, gives the outcome and wakes.
 
 // answer gives every member its outcome, which is durable now.
 func (s *stored) answer(b *batch, at time.Time) {
@@ -28,7 +28,7 @@ func (s *stored) answer(b *batch, at time.Time) {
 	}
 	s.queue.Lock() // once: the callers that wake up want it too
 	for _, w := range b.members {
-		w.Value.present = s.reply(w, &w.Value.out, at)
+		w.Value.present = s.give(w, w.Value.out, at)
 	}
 	s.queue.Unlock()
 	for _, w := range b.members {
@@ -66,7 +66,7 @@ func (s *stored) fail(w *storedWaiter, err error) {
 func (s *stored) finish(w *storedWaiter, out outcome) {
 	observeOutcome(&w.Value, &out, 0)
 	s.queue.Lock()
-	present := s.reply(w, &out, time.Time{})
+	present := s.give(w, out, time.Time{})
 	s.queue.Unlock()
 	if present {
 		w.Wake()
@@ -75,18 +75,23 @@ func (s *stored) finish(w *storedWaiter, out outcome) {
 	}
 }
 
-// reply hands w its outcome, and reports false if its caller has left. The caller holds the queue's
+// give gives w its outcome, and reports false if its caller has left. The caller holds the queue's
 // lock.
-func (s *stored) reply(w *storedWaiter, out *outcome, at time.Time) (present bool) {
-	v := &w.Value
-	if v.abandoned || !s.queue.Answer(w) {
+func (s *stored) give(w *storedWaiter, out outcome, at time.Time) (present bool) {
+	if w.Value.abandoned || !s.queue.Answer(w) {
 		return false
 	}
-	v.err, v.panic, v.reply.id = out.err, out.panic, v.call.key.ID
-	if out.view != nil {
-		v.reply = reply{snapshot{id: v.call.key.ID, version: out.version, at: at, state: out.view.State}, v.landed}
-	}
+	w.Value.out, w.Value.at = out, at
 	return true
+}
+
+// reply returns what the caller of an answered mutation gets.
+func (v *storedCall) reply() reply {
+	r := reply{snapshot: snapshot{id: v.call.key.ID}, landed: v.landed}
+	if v.out.view != nil {
+		r.version, r.at, r.state = v.out.version, v.at, v.out.view.State
+	}
+	return r
 }
 
 // tellLeft ends w, whose caller has left: a panic is logged, and a lease given back.

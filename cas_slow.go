@@ -179,7 +179,6 @@ func (s *stored) abandon(since time.Time) bool {
 	}
 	for _, w := range given {
 		w.Value.abandoned = true
-		w.Value.err = wrapKey(ErrAbandoned, w.Value.call.key)
 		if s.queue.Answer(w) {
 			present = append(present, w)
 		}

@@ -204,3 +204,49 @@ func TestAbandonAfterTheReturn(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, abandoned)
 }
+
+// A persisted function that left its queue and runs again after a conflict can be abandoned. Its
+// caller gets ErrAbandoned, and what the function returns later is neither committed nor reported.
+// Proves LOCK-11.
+func TestAbandonOfARepeatedFunction(t *testing.T) {
+	var mu sync.Mutex
+	var events []pawl.EventType
+	observer := pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+		if e.Verb == "Atomic" {
+			mu.Lock()
+			defer mu.Unlock()
+			events = append(events, e.Type)
+		}
+	})
+	bubble(t, pawl.Config{Store: memory.New(), Observer: observer}, func(t *testing.T, rt *pawl.Runtime) {
+		s := pawl.Session[counts](rt, "a")
+		_, err := s.IncState(t.Context(), "n", 1)
+		require.NoError(t, err)
+		next, result := make(chan struct{}), make(chan error)
+		go func() {
+			_, err := s.AtomicState(context.Background(), func(_ context.Context, c *counts) error {
+				<-next
+				c.N += 10
+				return nil
+			})
+			result <- err
+		}()
+		synctest.Wait()
+		snap, err := s.IncState(t.Context(), "n", 1) // the function leaves the queue
+		require.NoError(t, err)
+		require.EqualValues(t, 2, snap.State().N)
+		next <- struct{}{} // it loses, and runs again
+		synctest.Wait()
+		require.True(t, s.Abandon())
+		require.ErrorIs(t, <-result, pawl.ErrAbandoned)
+		next <- struct{}{}
+		synctest.Wait()
+		got, err := s.State(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 2, got.N)
+		mu.Lock()
+		defer mu.Unlock()
+		require.Equal(t, pawl.EventAbandoned, events[len(events)-1])
+		require.NotContains(t, events, pawl.EventFailed)
+	})
+}

@@ -22,7 +22,7 @@ import (
 // IsRetryable and OutcomeUnknown sort them. A panic of a function is raised again in its caller, as
 // *PanicError.
 type Scope[T any] struct {
-	*handle // nil: of the zero Scope
+	handle
 }
 
 // handle is a Scope without its type, so that its code is compiled once and not for every type of
@@ -38,17 +38,17 @@ type handle struct {
 }
 
 // open returns the handle of k.Scope for states of type t.
-func open(o Owner, k settings, t stateType, id string) *handle {
+func open(o Owner, k settings, t stateType, id string) handle {
 	b, err := bind(o, k, t)
 	if err != nil {
-		return &handle{key: Key{Kind: k.Name, ID: id}, err: err}
+		return handle{key: Key{Kind: k.Name, ID: id}, err: err}
 	}
 	return b.open(o.owner(), id)
 }
 
 // open returns the handle on the scope of o with this id.
-func (b *binding) open(o owner, id string) *handle {
-	s := &handle{key: Key{Kind: b.kind.Name, ID: id}, bound: b}
+func (b *binding) open(o owner, id string) handle {
+	s := handle{key: Key{Kind: b.kind.Name, ID: id}, bound: b}
 	if s.err = checkName(s.key, "id", id, MaxID); s.err != nil {
 		return s
 	}
@@ -163,12 +163,7 @@ func snapshotOf[T any](s snapshot) Snapshot[T] {
 }
 
 // Key returns the scope's kind and id.
-func (s Scope[T]) Key() Key {
-	if s.handle == nil {
-		return Key{}
-	}
-	return s.key
-}
+func (s Scope[T]) Key() Key { return s.key }
 
 // State returns a private copy of the current state, the zero T when there is none. It returns the
 // errors of Snapshot.
@@ -222,7 +217,7 @@ func (s *handle) snapshot(ctx context.Context) (snapshot, error) {
 
 // fault tells why no verb of s can work.
 func (s *handle) fault() error {
-	if s == nil {
+	if s.bound == nil && s.err == nil {
 		return &ArgumentError{Argument: "scope", Reason: "zero; open one with Kind.Scope"}
 	}
 	return s.err

@@ -296,7 +296,8 @@ func (b *binding) addOneByOne(ctx context.Context, all *[]taken, q persist.Query
 				continue
 			}
 			pinned := append(asked.opts[:len(asked.opts):len(asked.opts)], IfVersion(r.Version))
-			l, snap, failed := b.open(owner{rt: b.rt}, r.ID).acquire(ctx, append(opts[:len(opts):len(opts)], WithMutation(asked.mutation, pinned...)))
+			s := b.open(owner{rt: b.rt}, r.ID)
+			l, snap, failed := s.acquire(ctx, append(opts[:len(opts):len(opts)], WithMutation(asked.mutation, pinned...)))
 			switch {
 			case failed == nil:
 				*all = append(*all, taken{snap, l})

@@ -116,12 +116,9 @@ func (tx *Tx) owner() owner {
 func (s Scope[T]) In(tx *Tx) Scope[T] { return Scope[T]{s.handle.in(tx)} }
 
 // in returns the handle of Scope.In.
-func (s *handle) in(tx *Tx) *handle {
-	in := handle{err: s.fault()}
-	if s != nil {
-		in = *s
-	}
-	switch {
+func (s handle) in(tx *Tx) handle {
+	in := s
+	switch in.err = s.fault(); {
 	case tx == nil:
 		in.err = &ArgumentError{Argument: "tx", Reason: "nil"}
 	case in.err != nil:
@@ -131,7 +128,7 @@ func (s *handle) in(tx *Tx) *handle {
 		in.err = &ArgumentError{Argument: "tx", Reason: "of another runtime"}
 	}
 	in.tx = tx
-	return &in
+	return in
 }
 
 // join runs fn as a part of tx. If fn fails, its writes are undone. Its reads still count, because

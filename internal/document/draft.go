@@ -130,7 +130,7 @@ func (d *Draft) Delete() {
 // Replace is a mutation that makes s, a *T of typ, the state. From is the view that s was computed
 // from. Nil means that there was none.
 func (d *Draft) Replace(from *View, typ *state.Type, s any, ttl time.Duration) {
-	var v View
+	v := View{source: &noSource}
 	if from != nil {
 		v = *from
 	}

@@ -14,10 +14,10 @@ type View struct {
 	// Encoded is the document of State. Nil means that it is not encoded yet.
 	Encoded []byte
 
-	source source
+	source *source
 }
 
-// source is the document that a view was decoded from, before mutations.
+// source is the document that a view was decoded from, before mutations. Views of later states share it.
 type source struct {
 	// raw is the document. Nil means that the state was never encoded.
 	raw []byte
@@ -27,9 +27,12 @@ type source struct {
 	lossy bool
 }
 
+// noSource is the source of a state that replaces none.
+var noSource source
+
 // NewView returns a view of a state that was not decoded from a document.
 func NewView(typ *state.Type, s any) *View {
-	return &View{Type: typ, State: s, source: source{known: s}}
+	return &View{Type: typ, State: s, source: &source{known: s}}
 }
 
 // Decode returns the view of raw, a document of the current schema, for typ.
@@ -39,7 +42,7 @@ func Decode(typ *state.Type, raw []byte) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &View{Type: typ, State: dst, source: source{raw: raw, known: dst, lossy: lossy}}, nil
+	return &View{Type: typ, State: dst, source: &source{raw: raw, known: dst, lossy: lossy}}, nil
 }
 
 // unchanged returns v with the document that it was decoded from as its encoding, unless it was
@@ -59,7 +62,7 @@ func (v View) replaced(typ *state.Type, s any) *View {
 
 // committed returns v once raw, its document, is stored.
 func (v *View) committed(raw []byte) *View {
-	return &View{Type: v.Type, State: v.State, source: source{raw: raw, known: v.State, lossy: v.source.lossy}}
+	return &View{Type: v.Type, State: v.State, source: &source{raw: raw, known: v.State, lossy: v.source.lossy}}
 }
 
 // encode returns the document of v, with the fields that its type does not know.

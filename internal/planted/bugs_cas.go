@@ -3,6 +3,12 @@ package main
 // casBugs break the commit loop.
 var casBugs = []Bug{
 	{
+		Name: "abandoned-gets-the-late-result", Mechanism: "the caller of an abandoned function does not get what it made",
+		Proves: []string{"LOCK-11"}, File: "cas.go",
+		Old: "	if v.abandoned { // out is still the worker's\n		return reply{}, wrapKey(ErrAbandoned, call.key)\n	}\n", New: "",
+		Pkg: ".", Run: "^TestAbandonOfARepeatedFunction$",
+	},
+	{
 		Name: "create-reads-first", Mechanism: "a scope is created from data without a read",
 		Proves: []string{"SCOPE-12"}, File: "backend.go",
 		Old: "	return &document.Doc{Life: absent, Version: b.rt.floor.Load()}\n", New: "	return nil\n",
