@@ -402,3 +402,34 @@ func TestReturningWritersShareCommits(t *testing.T) {
 		assert.Equal(t, each*commitTime, time.Since(start))
 	})
 }
+
+// What a mutation costs among 64 writers of one persisted scope, without the store's own time.
+func BenchmarkWritersOfOneScope(b *testing.B) {
+	rt := openRuntime(b, pawl.Config{Store: memory.New()})
+	for name, mutate := range map[string]func(pawl.Scope[counts]) error{
+		"function": func(s pawl.Scope[counts]) error {
+			_, err := s.AtomicState(b.Context(), func(_ context.Context, c *counts) error { c.N++; return nil })
+			return err
+		},
+		"data": func(s pawl.Scope[counts]) error {
+			_, err := s.IncState(b.Context(), "n", 1)
+			return err
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			var writers sync.WaitGroup
+			for w := range 64 {
+				writers.Go(func() {
+					for i := w; i < b.N; i += 64 {
+						if err := mutate(pawl.Session[counts](rt, "hot")); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			writers.Wait()
+		})
+	}
+}

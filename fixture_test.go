@@ -92,7 +92,7 @@ func onStores(t *testing.T, test func(t *testing.T, p path), configure ...func(*
 }
 
 // openRuntime opens a runtime, which is closed when t ends.
-func openRuntime(t *testing.T, config pawl.Config) *pawl.Runtime {
+func openRuntime(t testing.TB, config pawl.Config) *pawl.Runtime {
 	t.Helper()
 	rt, err := pawl.Open(config)
 	require.NoError(t, err)
