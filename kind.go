@@ -263,6 +263,7 @@ type stateType interface {
 	newImage(from any) *image
 }
 
+// typed is the stateType of T. It has no size, so passing it on costs nothing.
 type typed[T any] struct{}
 
 func (typed[T]) reflect() reflect.Type { return reflect.TypeFor[T]() }
