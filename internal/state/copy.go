@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"reflect"
+	"slices"
 )
 
 // detach gives v, an assignment of a committed value, memory of its own. Committed values are valid
@@ -41,6 +42,10 @@ func detach(n *node, v reflect.Value) error {
 		v.Set(made)
 		return detach(n.elem, made.Elem())
 	case kSlice:
+		if list, ok := v.Addr().Interface().(*[]string); ok {
+			*list = slices.Clip(slices.Clone(*list))
+			return nil
+		}
 		v.Set(copyOf(v))
 		return detachItems(n, v)
 	case kMap:

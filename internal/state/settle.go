@@ -289,6 +289,10 @@ func settleSlice(n *node, old, v reflect.Value, depth int) (bool, error) {
 	if v.IsNil() {
 		return old.IsNil(), nil
 	}
+	if n.elem.kind == kString && sameStrings(old, v) {
+		v.Set(old)
+		return true, nil
+	}
 	size, before := v.Len(), old.Len()
 	var out, item reflect.Value
 	if old.IsNil() || size != before {
@@ -321,6 +325,19 @@ func settleSlice(n *node, old, v reflect.Value, depth int) (bool, error) {
 	}
 	v.Set(out)
 	return false, nil
+}
+
+// sameStrings reports whether two lists of strings are equal, and neither is nil.
+func sameStrings(old, v reflect.Value) bool {
+	if old.IsNil() || old.Len() != v.Len() {
+		return false
+	}
+	for i := range v.Len() {
+		if old.Index(i).String() != v.Index(i).String() {
+			return false
+		}
+	}
+	return true
 }
 
 // settleMap collects only the entries that differ, like settleObject.
