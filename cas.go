@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -84,7 +85,6 @@ type storedCall struct {
 	attempts int           // commits that it took part in and that lost
 	landed   uint64        // the version after the whole commit, which is the token of a lease taken in it
 	waited   time.Duration // from submission to its first batch; 0 without an observer
-	present  bool          // its caller is there to take the answer
 
 	// Protected by the queue's lock.
 	exclusive bool // it had, or waits for, the queue to itself
@@ -96,8 +96,9 @@ type storedCall struct {
 
 	// The answer, once the waiter is answered: the caller reads it then. Until then the worker keeps
 	// here what the mutation made of the draft.
-	out outcome
-	at  time.Time // when it was committed; zero: not known
+	out      outcome
+	at       time.Time // when it was committed; zero: not known
+	reusable bool      // only its caller has the waiter any more
 }
 
 // batch is a set of mutations that share a commit. It belongs to the goroutine that drives it,
@@ -134,9 +135,11 @@ func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *chang
 		}
 		defer parent.Waited(&s.lane)
 	}
-	w := queue.NewWaiter[storedCall]()
+	w := call.env.storedWaiters.Get().(*storedWaiter)
 	v := &w.Value
-	*v = storedCall{ctx: ctx, parent: parent, call: *call, change: *ch, backend: store, submitted: time.Now()}
+	v.ctx, v.parent, v.backend, v.submitted = ctx, parent, store, time.Now()
+	v.call = *call
+	v.change = *ch
 	w.Deadline = v.submitted.Add(call.retry.Within).Add(answerGrace) // one by one: the sum may be too long for a Duration
 	if call.env.observer != nil {
 		call.observe(ctx, Event{Type: EventQueued, Path: "cas", Verb: ch.verb, Queue: s.queue.Len()})
@@ -154,7 +157,12 @@ func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *chang
 		return reply{}, wrapKey(ErrAbandoned, call.key)
 	}
 	raise(v.out.panic)
-	return v.reply(), v.out.err
+	r, err := v.reply(), v.out.err
+	if v.reusable {
+		w.Clear()
+		call.env.storedWaiters.Put(w)
+	}
+	return r, err
 }
 
 // submit queues w and makes sure that a worker drives the queue. The caller holds the queue's lock.
@@ -253,6 +261,7 @@ func (s *stored) join(b *batch) bool {
 	if b.joined || b.fresh {
 		return false
 	}
+	runtime.Gosched() // callers that can run submit first
 	s.queue.Lock()
 	b.joined = true
 	before := len(b.members)

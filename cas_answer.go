@@ -3,6 +3,8 @@ package pawl
 import (
 	"errors"
 	"time"
+
+	"github.com/pawl-go/pawl/internal/queue"
 )
 
 // reply is what the caller gets: the state its mutation left behind.
@@ -26,18 +28,27 @@ func (s *stored) answer(b *batch, at time.Time) {
 		w.Value.landed = b.draft.Version
 		observeOutcome(&w.Value, &w.Value.out, size)
 	}
-	s.queue.Lock() // once: the callers that wake up want it too
+	var left []*storedWaiter
+	present := make([]*storedWaiter, 0, len(b.members))
+	s.queue.Lock()
+	done := b.alone == nil && len(b.rest) == 0
 	for _, w := range b.members {
-		w.Value.present = s.give(w, w.Value.out, at)
-	}
-	s.queue.Unlock()
-	for _, w := range b.members {
-		if w.Value.present {
-			w.WakeFor(&b.awake)
+		w.Value.reusable = done
+		if s.give(w, w.Value.out, at) {
+			present = append(present, w)
 		} else {
-			s.tellLeft(w, &w.Value.out)
+			left = append(left, w)
 		}
 	}
+	if done { // from here on nothing leads to the members
+		b.members = nil
+		s.queue.EndTurn()
+	}
+	s.queue.Unlock()
+	for _, w := range left {
+		s.tellLeft(w, &w.Value.out)
+	}
+	queue.WakeInTurn(present, &b.awake)
 }
 
 // failAll gives every member the same error; nothing of the batch was committed, or that is

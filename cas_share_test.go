@@ -247,6 +247,53 @@ func TestPanicOnALostStateIsDiscarded(t *testing.T) {
 	})
 }
 
+// Every caller gets the answer to its own mutation, also while functions leave the queue, callers leave
+// their mutations, and others look at the queue. Proves CAS-4.
+func TestAnswersReachTheirOwnCallers(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		const writers, each = 8, 40
+		var all sync.WaitGroup
+		for w := range writers {
+			all.Go(func() {
+				for i := range each {
+					s := scopeOf[counts](p, fmt.Sprint((w+i)%2))
+					mine := fmt.Sprint(w, " ", i)
+					ctx, cancel := context.WithCancel(t.Context())
+					snap, err := s.AtomicState(ctx, func(_ context.Context, c *counts) error {
+						if w%2 == 0 && i%4 == 0 {
+							time.Sleep(12 * time.Millisecond) // long enough to leave the queue
+						}
+						if w == 1 {
+							cancel()
+						}
+						c.N++
+						c.Done = []string{mine}
+						return nil
+					})
+					cancel()
+					if w == 1 {
+						continue // its caller may have left
+					}
+					if assert.NoError(t, err) {
+						assert.Equal(t, []string{mine}, snap.ReadOnly().Done)
+						assert.EqualValues(t, snap.Version, snap.ReadOnly().N)
+					}
+				}
+			})
+		}
+		done := make(chan struct{})
+		go func() { all.Wait(); close(done) }()
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				p.rt.Stats()
+			}
+		}
+	})
+}
+
 // lateLoad is a store that calls after before one Load returns, which delays that Load.
 type lateLoad struct {
 	*memory.Store

@@ -46,16 +46,15 @@ func (s *stored) checkSlow(b *batch) {
 // detach lets b go on without w, whose function runs on and commits alone.
 func (s *stored) detach(b *batch, w *storedWaiter) {
 	s.queue.Lock()
-	detached := b.running == w
-	if detached {
-		s.beginAlone(w)
-		s.goOnWithout(b, w)
+	if b.running != w { // it may have been answered, and serve another call by now
+		s.queue.Unlock()
+		return
 	}
+	s.beginAlone(w)
+	s.goOnWithout(b, w)
 	call, ctx, verb := w.Value.call, w.Value.ctx, w.Value.change.verb
 	s.queue.Unlock()
-	if detached {
-		call.observe(ctx, Event{Type: EventDetached, Path: "cas", Verb: verb})
-	}
+	call.observe(ctx, Event{Type: EventDetached, Path: "cas", Verb: verb})
 }
 
 // goOnWithout drives b on a new goroutine, without w, whose function runs. The caller holds the

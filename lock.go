@@ -155,7 +155,9 @@ func (c *container) tryInPlace(ctx context.Context, call *call, ch *change) (cur
 func (c *container) applyInTurn(ctx context.Context, parent *frame, call *call, ch *change) (*image, error) {
 	w := call.env.waiters.Get().(*queue.Waiter[pending])
 	p := &w.Value
-	p.ctx, p.call, p.change, p.submitted = ctx, *call, *ch, time.Now()
+	p.ctx, p.submitted = ctx, time.Now()
+	p.call = *call
+	p.change = *ch
 	if call.timeout > 0 {
 		w.Deadline = p.submitted.Add(call.timeout)
 	}

@@ -124,7 +124,9 @@ type env struct {
 	maxQueue int
 	writer   string        // starts the id of every commit
 	commits  atomic.Uint64 // number of commit ids made so far
-	waiters  sync.Pool     // of *queue.Waiter[pending] that can be used again
+
+	waiters       sync.Pool // of *queue.Waiter[pending] that can be used again
+	storedWaiters sync.Pool // of *storedWaiter that can be used again
 
 	wallClock func() time.Time // without a monotonic reading; only tests replace it
 }
@@ -132,8 +134,9 @@ type env struct {
 func newEnv() *env {
 	return &env{
 		maxDoc: DefaultMaxDoc, maxQueue: DefaultMaxQueue, writer: newWriter(),
-		waiters:   sync.Pool{New: func() any { return queue.NewWaiter[pending]() }},
-		wallClock: func() time.Time { return time.Now().Round(0) },
+		waiters:       sync.Pool{New: func() any { return queue.NewWaiter[pending]() }},
+		storedWaiters: sync.Pool{New: func() any { return queue.NewWaiter[storedCall]() }},
+		wallClock:     func() time.Time { return time.Now().Round(0) },
 	}
 }
 

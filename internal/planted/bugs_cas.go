@@ -135,6 +135,30 @@ var casBugs = []Bug{
 		Pkg: "./internal/queue", Run: "^TestWakeFor$",
 	},
 	{
+		Name: "wake-of-the-next-caller", Mechanism: "a caller that was woken wakes the next one",
+		Proves: []string{"CAS-4"}, File: "internal/queue/queue.go",
+		Old: "		w.after.Wake()\n", New: "		_ = w\n",
+		Pkg: "./internal/queue", Run: "^TestWakeInTurn$", Quick: true,
+	},
+	{
+		Name: "answered-members-kept", Mechanism: "nothing leads to a waiter that can be used again",
+		Proves: []string{"CAS-4"}, File: "cas_answer.go",
+		Old: "		b.members = nil\n", New: "",
+		Pkg: ".", Run: "^TestAnswersReachTheirOwnCallers$", Flags: []string{"-race"},
+	},
+	{
+		Name: "waiter-used-again-too-early", Mechanism: "a waiter beside its queue is not used again",
+		Proves: []string{"CAS-4"}, File: "cas_answer.go",
+		Old: "done := b.alone == nil && len(b.rest) == 0", New: "done := true",
+		Pkg: ".", Run: "^TestAnswersReachTheirOwnCallers$", Flags: []string{"-race"},
+	},
+	{
+		Name: "waiter-not-cleared", Mechanism: "a waiter is as good as new when it is used again",
+		Proves: []string{"CAS-4"}, File: "cas.go",
+		Old: "		w.Clear()\n", New: "",
+		Pkg: ".", Run: "^TestAnswersReachTheirOwnCallers$", Flags: []string{"-timeout=60s"},
+	},
+	{
 		Name: "one-exclusive-run", Mechanism: "a function has the queue to itself for one run only",
 		Proves: []string{"CAS-8"}, File: "cas.go",
 		Old: "b.alone == nil && w.Value.exclusive {", New: "b.alone == nil && w.Value.exclusive && false {",

@@ -256,6 +256,54 @@ func TestWakeFor(t *testing.T) {
 	}
 }
 
+// Callers that wake each other all get their answers, whether or not the contexts of some have ended.
+// Proves CAS-4.
+func TestWakeInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			q     queue.Queue[int]
+			awake sync.WaitGroup
+			all   []*queue.Waiter[int]
+			got   = make(chan queue.Ending, 10)
+		)
+		queue.WakeInTurn(all, &awake)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range cap(got) {
+			w := queue.NewWaiter[int]()
+			require.NoError(t, q.Push(w, 10, idle{}))
+			all = append(all, w)
+		}
+		q.Lock()
+		for q.First() != nil {
+			require.True(t, q.Answer(q.Take()))
+		}
+		q.Unlock()
+		for i, w := range all {
+			ctx := t.Context()
+			if i%2 == 1 {
+				ctx = ended
+			}
+			go func() {
+				ending, _ := q.Await(ctx, w)
+				got <- ending
+			}()
+		}
+		synctest.Wait()
+		require.Empty(t, got)
+		queue.WakeInTurn(all, &awake)
+		awake.Wait()
+		for range all {
+			require.Equal(t, queue.GotAnswer, <-got)
+		}
+	})
+}
+
+// idle is a worker that leaves the queue to the test.
+type idle struct{}
+
+func (idle) Work() {}
+
 // Claim takes only an idle queue, and Release starts a worker for waiters that arrived since.
 func TestClaim(t *testing.T) {
 	var r recorder
