@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -261,7 +260,6 @@ func (s *stored) join(b *batch) bool {
 	if b.joined || b.fresh {
 		return false
 	}
-	runtime.Gosched() // callers that can run submit first
 	s.queue.Lock()
 	b.joined = true
 	before := len(b.members)

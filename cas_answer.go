@@ -45,10 +45,10 @@ func (s *stored) answer(b *batch, at time.Time) {
 		s.queue.EndTurn()
 	}
 	s.queue.Unlock()
-	for _, w := range left {
+	queue.WakeInTurn(present, &b.awake)
+	for _, w := range left { // afterwards: it calls the logger, which is the user's
 		s.tellLeft(w, &w.Value.out)
 	}
-	queue.WakeInTurn(present, &b.awake)
 }
 
 // failAll gives every member the same error; nothing of the batch was committed, or that is

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -293,6 +294,50 @@ func TestAnswersReachTheirOwnCallers(t *testing.T) {
 		}
 	})
 }
+
+// A panic whose caller has left is logged when the other callers of the commit are on their way: they do
+// not wait for the logger. Proves CAS-4.
+func TestLoggerDelaysNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answered, h := make(chan error, 1), newTap()
+		log := hookedLog(func() { assert.NoError(t, <-answered) })
+		s := pawl.Session[counts](openRuntime(t, pawl.Config{Store: h, Logger: slog.New(log)}), "a")
+		open, entered := gate(h)
+		first := push(s, "first")
+		<-entered
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() {
+			_, err := s.AtomicState(ctx, func(context.Context, *counts) error { panic("boom") })
+			left <- err
+		}()
+		synctest.Wait()
+		go func() {
+			_, err := s.IncState(context.Background(), "n", 1)
+			answered <- err
+		}()
+		synctest.Wait()
+		hold := make(chan struct{})
+		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			<-hold
+			return commit()
+		})
+		open()
+		require.NoError(t, <-first)
+		synctest.Wait()
+		cancel()
+		assert.ErrorIs(t, <-left, context.Canceled)
+		close(hold)
+	})
+}
+
+// hookedLog is a log handler that is called for each record.
+type hookedLog func()
+
+func (hookedLog) Enabled(context.Context, slog.Level) bool    { return true }
+func (l hookedLog) Handle(context.Context, slog.Record) error { l(); return nil }
+func (l hookedLog) WithAttrs([]slog.Attr) slog.Handler        { return l }
+func (l hookedLog) WithGroup(string) slog.Handler             { return l }
 
 // lateLoad is a store that calls after before one Load returns, which delays that Load.
 type lateLoad struct {

@@ -153,6 +153,12 @@ var casBugs = []Bug{
 		Pkg: ".", Run: "^TestAnswersReachTheirOwnCallers$", Flags: []string{"-race"},
 	},
 	{
+		Name: "logger-before-the-answers", Mechanism: "callers do not wait for the logger",
+		Proves: []string{"CAS-4"}, File: "cas_answer.go",
+		Old: "	queue.WakeInTurn(present, &b.awake)\n", New: "	defer queue.WakeInTurn(present, &b.awake)\n",
+		Pkg: ".", Run: "^TestLoggerDelaysNoAnswer$", Quick: true,
+	},
+	{
 		Name: "waiter-not-cleared", Mechanism: "a waiter is as good as new when it is used again",
 		Proves: []string{"CAS-4"}, File: "cas.go",
 		Old: "		w.Clear()\n", New: "",
