@@ -41,6 +41,8 @@ import (
 //   - a caller leaves: before its mutation is computed it is withdrawn; the result of a function that
 //     outlives its caller is discarded; what is in a commit stays in it, and is not computed again if
 //     that commit loses.
+//   - a waiter serves another call while Stats, Close or a timer looks for it: answer makes the batch forget
+//     its members under the queue's lock, and detach compares batch.running.
 //   - a commit's answer is lost: see internal/commit.
 
 const (
@@ -97,7 +99,7 @@ type storedCall struct {
 	// here what the mutation made of the draft.
 	out      outcome
 	at       time.Time // when it was committed; zero: not known
-	reusable bool      // only its caller has the waiter any more
+	reusable bool      // nothing but its caller will lead to the waiter, which may serve another call
 }
 
 // batch is a set of mutations that share a commit. It belongs to the goroutine that drives it,
@@ -108,7 +110,7 @@ type batch struct {
 	fresh         bool            // draft.Base was read after the members were taken
 	retriedAtOnce bool            // it did not back off after its last conflict
 	joined        bool            // it took in later arrivals once
-	awake         sync.WaitGroup  // of the callers that were answered; see package queue
+	awake         sync.WaitGroup  // of the callers that answer has woken; see package queue
 	slow          bool            // a function took longer than it may when others wait
 	careful       bool            // check the document after each mutation, to find the one that cannot be written
 	rest          []*storedWaiter // members that isolate has set aside; they follow when the others are answered
@@ -137,7 +139,7 @@ func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *chang
 	w := call.env.storedWaiters.Get().(*storedWaiter)
 	v := &w.Value
 	v.ctx, v.parent, v.backend, v.submitted = ctx, parent, store, time.Now()
-	v.call = *call
+	v.call = *call // apart: an assignment of all at once goes through temporary copies
 	v.change = *ch
 	w.Deadline = v.submitted.Add(call.retry.Within).Add(answerGrace) // one by one: the sum may be too long for a Duration
 	if call.env.observer != nil {
@@ -157,7 +159,7 @@ func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *chang
 	}
 	raise(v.out.panic)
 	r, err := v.reply(), v.out.err
-	if v.reusable {
+	if v.reusable { // others are left to the garbage collector
 		w.Clear()
 		call.env.storedWaiters.Put(w)
 	}
@@ -515,7 +517,7 @@ func (s *stored) close() <-chan struct{} {
 	return s.queue.Close()
 }
 
-// busy describes the mutations that run, for BusyError.
+// busy describes the mutations that run, or between turns the next one, for BusyError.
 func (s *stored) busy() (out []Running) {
 	s.queue.Lock()
 	defer s.queue.Unlock()

@@ -31,22 +31,22 @@ func (s *stored) answer(b *batch, at time.Time) {
 	var left []*storedWaiter
 	present := make([]*storedWaiter, 0, len(b.members))
 	s.queue.Lock()
-	done := b.alone == nil && len(b.rest) == 0
+	last := b.alone == nil && len(b.rest) == 0 // else s.alone leads to the member, or the turn goes on with b.rest
 	for _, w := range b.members {
-		w.Value.reusable = done
+		w.Value.reusable = last
 		if s.give(w, w.Value.out, at) {
 			present = append(present, w)
 		} else {
 			left = append(left, w)
 		}
 	}
-	if done { // from here on nothing leads to the members
+	if last { // Stats, Close and Abandon must not find waiters that may serve other calls
 		b.members = nil
 		s.queue.EndTurn()
 	}
 	s.queue.Unlock()
 	queue.WakeInTurn(present, &b.awake)
-	for _, w := range left { // afterwards: it calls the logger, which is the user's
+	for _, w := range left { // afterwards: no caller waits for the logger
 		s.tellLeft(w, &w.Value.out)
 	}
 }

@@ -46,7 +46,7 @@ func (s *stored) checkSlow(b *batch) {
 // detach lets b go on without w, whose function runs on and commits alone.
 func (s *stored) detach(b *batch, w *storedWaiter) {
 	s.queue.Lock()
-	if b.running != w { // it may have been answered, and serve another call by now
+	if b.running != w { // w may serve another call by now: its Value must not be read
 		s.queue.Unlock()
 		return
 	}

@@ -156,7 +156,7 @@ func (c *container) applyInTurn(ctx context.Context, parent *frame, call *call, 
 	w := call.env.waiters.Get().(*queue.Waiter[pending])
 	p := &w.Value
 	p.ctx, p.submitted = ctx, time.Now()
-	p.call = *call
+	p.call = *call // apart: an assignment of all at once goes through temporary copies
 	p.change = *ch
 	if call.timeout > 0 {
 		w.Deadline = p.submitted.Add(call.timeout)

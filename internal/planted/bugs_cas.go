@@ -137,8 +137,20 @@ var casBugs = []Bug{
 	{
 		Name: "wake-of-the-next-caller", Mechanism: "a caller that was woken wakes the next one",
 		Proves: []string{"CAS-4"}, File: "internal/queue/queue.go",
-		Old: "		w.after.Wake()\n", New: "		_ = w\n",
+		Old: "		w.wakes.Wake()\n", New: "		_ = w\n",
 		Pkg: "./internal/queue", Run: "^TestWakeInTurn$", Quick: true,
+	},
+	{
+		Name: "worker-goes-on-before-a-commits-callers", Mechanism: "a worker waits until the callers of a commit have their answers",
+		Proves: []string{"CAS-4"}, File: "internal/queue/queue.go",
+		Old: "	awake.Add(len(all))\n", New: "	awake = &sync.WaitGroup{}\n	awake.Add(len(all))\n",
+		Pkg: "./internal/queue", Run: "^TestWakeInTurn$", Quick: true,
+	},
+	{
+		Name: "answered-waiter-keeps-its-turn", Mechanism: "the turn of a waiter ends with its answer",
+		Proves: []string{"CAS-4"}, File: "cas_answer.go",
+		Old: "		s.queue.EndTurn()\n", New: "",
+		Pkg: ".", Run: "^TestAnswersReachTheirOwnCallers$", Flags: []string{"-race"},
 	},
 	{
 		Name: "answered-members-kept", Mechanism: "nothing leads to a waiter that can be used again",
@@ -147,9 +159,9 @@ var casBugs = []Bug{
 		Pkg: ".", Run: "^TestAnswersReachTheirOwnCallers$", Flags: []string{"-race"},
 	},
 	{
-		Name: "waiter-used-again-too-early", Mechanism: "a waiter beside its queue is not used again",
+		Name: "waiter-used-again-too-early", Mechanism: "a waiter whose function ran beside its queue is not used again",
 		Proves: []string{"CAS-4"}, File: "cas_answer.go",
-		Old: "done := b.alone == nil && len(b.rest) == 0", New: "done := true",
+		Old: "last := b.alone == nil && len(b.rest) == 0 //", New: "last := true //",
 		Pkg: ".", Run: "^TestAnswersReachTheirOwnCallers$", Flags: []string{"-race"},
 	},
 	{

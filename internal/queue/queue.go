@@ -25,7 +25,8 @@
 //
 // A worker that has answered callers waits until they have their answers (WakeFor, WakeInTurn) before it
 // looks for more work. Callers that submit again at once then share the next turn, and find the worker
-// still there. The wait is short and needs no timer, because a caller that was woken runs.
+// still there. The wait is short and needs no timer, because a caller that was woken runs, and first wakes
+// the next one.
 //
 // A queue has one alarm for all deadlines. Push sets it if the waiter's deadline comes before all
 // others. When it rings, every waiter whose deadline has passed is left by its caller, and the alarm
@@ -123,7 +124,7 @@ type Waiter[V any] struct {
 
 	ready chan struct{}   // one slot; gets one value when the caller may go on
 	awake *sync.WaitGroup // counts the caller until it has the answer; nil: no worker waits for that
-	after *Waiter[V]      // its caller is woken by the caller of this one; nil: none
+	wakes *Waiter[V]      // the caller of this waiter wakes that of wakes, once it is woken; nil: no other
 
 	// State and the rest are protected by the queue's lock, the links of an arrival by that of the
 	// arrivals.
@@ -137,7 +138,8 @@ type Waiter[V any] struct {
 // NewWaiter returns an empty waiter.
 func NewWaiter[V any]() *Waiter[V] { return &Waiter[V]{ready: make(chan struct{}, 1)} }
 
-// Clear makes w as good as new. Only a caller that got its answer may clear its waiter.
+// Clear makes w as good as new. Only a caller that got its answer may clear its waiter, and only if nothing
+// else leads to it.
 func (w *Waiter[V]) Clear() {
 	ready := w.ready
 	*w = Waiter[V]{}
@@ -374,8 +376,8 @@ func (q *Queue[V]) Driven() bool {
 func (q *Queue[V]) Closed() bool { return q.arrivals.closed }
 
 // Answer marks w, which was taken, as answered, and reports whether its caller is there to read the
-// answer: then Wake must follow. What the caller reads is written before Wake. The caller of Answer
-// holds the lock.
+// answer: then Wake, WakeFor or WakeInTurn must follow. What the caller reads is written before that. The
+// caller of Answer holds the lock.
 func (q *Queue[V]) Answer(w *Waiter[V]) (present bool) {
 	if w.left || w.State == Answered {
 		return false
@@ -385,7 +387,7 @@ func (q *Queue[V]) Answer(w *Waiter[V]) (present bool) {
 	return true
 }
 
-// Wake lets the caller of an answered waiter return. The worker must not touch w afterwards.
+// Wake lets the caller of an answered waiter return. From then on w is its caller's.
 func (w *Waiter[V]) Wake() { w.ready <- struct{}{} }
 
 // WakeFor is Wake. Awake counts the caller until it has the answer.
@@ -395,17 +397,18 @@ func (w *Waiter[V]) WakeFor(awake *sync.WaitGroup) {
 	w.ready <- struct{}{}
 }
 
-// WakeInTurn is WakeFor for many waiters: the worker wakes the first caller, and each caller wakes the
-// next one before it returns. If the worker woke all at once, another processor would take half of them,
-// and for the microsecond that each of them runs, that costs more time than it saves.
+// WakeInTurn is WakeFor for many waiters, all of them answered: the worker wakes the first caller, and
+// Await wakes the next one for each caller. A caller often runs for a microsecond only. To wake all at once
+// moves some of them to other processors, which costs more time than it saves.
 func WakeInTurn[V any](all []*Waiter[V], awake *sync.WaitGroup) {
 	if len(all) == 0 {
 		return
 	}
 	awake.Add(len(all))
 	for i, w := range all {
-		if w.awake = awake; i > 0 {
-			all[i-1].after = w
+		w.awake = awake
+		if i > 0 {
+			all[i-1].wakes = w
 		}
 	}
 	all[0].Wake()
@@ -421,7 +424,8 @@ const (
 	TimedOut                // the deadline passed first
 )
 
-// Await waits until w is answered, its deadline passes or ctx ends. When the caller left without an
+// Await waits until w is answered, its deadline passes or ctx ends. A caller that got its answer wakes the
+// next one of WakeInTurn. When the caller left without an
 // answer, state says how far w had come: a waiter in Waiting is withdrawn and will never run.
 func (q *Queue[V]) Await(ctx context.Context, w *Waiter[V]) (ending Ending, state State) {
 	select {
@@ -435,8 +439,8 @@ func (q *Queue[V]) Await(ctx context.Context, w *Waiter[V]) (ending Ending, stat
 	if w.left {
 		return TimedOut, w.reached
 	}
-	if w.after != nil {
-		w.after.Wake()
+	if w.wakes != nil {
+		w.wakes.Wake()
 	}
 	if w.awake != nil {
 		w.awake.Done()

@@ -279,20 +279,29 @@ func TestWakeInTurn(t *testing.T) {
 			require.True(t, q.Answer(q.Take()))
 		}
 		q.Unlock()
-		for i, w := range all {
+		await := func(i int) {
 			ctx := t.Context()
 			if i%2 == 1 {
 				ctx = ended
 			}
-			go func() {
-				ending, _ := q.Await(ctx, w)
-				got <- ending
-			}()
+			ending, _ := q.Await(ctx, all[i])
+			got <- ending
 		}
+		for i := 1; i < len(all); i++ {
+			go await(i)
+		}
+		var goes atomic.Bool
+		go func() {
+			queue.WakeInTurn(all, &awake)
+			awake.Wait()
+			goes.Store(true)
+		}()
 		synctest.Wait()
 		require.Empty(t, got)
-		queue.WakeInTurn(all, &awake)
-		awake.Wait()
+		require.False(t, goes.Load(), "the callers do not have their answers")
+		await(0)
+		synctest.Wait()
+		require.True(t, goes.Load())
 		for range all {
 			require.Equal(t, queue.GotAnswer, <-got)
 		}
