@@ -60,10 +60,10 @@ func ServeEvents(w http.ResponseWriter, r *http.Request, events func(ctx context
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	f := newFeed(rs, cancel)
+	f, err := newFeed(rs, cancel)
 	defer f.end()
-	if f.send(rs.preamble()) != nil {
-		return nil
+	if err != nil {
+		return nil // the client has left
 	}
 	for e, err := range events(ctx, rs.last) {
 		var text []byte
@@ -112,12 +112,15 @@ type feed struct {
 	over bool        // the handler is about to return
 }
 
-func newFeed(rs *response, leave func()) *feed {
+// newFeed sends the preamble, and after it makes the timer of the first heartbeat. It returns errLeft if
+// sending fails.
+func newFeed(rs *response, leave func()) (*feed, error) {
 	f := &feed{leave: leave, response: rs}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	err := rs.send(rs.preamble())
 	f.beat = time.AfterFunc(rs.heartbeat, f.sendHeartbeat)
-	return f
+	return f, err
 }
 
 // send writes text to the client. It returns errLeft if that fails.

@@ -210,7 +210,8 @@ func (w *brokenWriter) Write(p []byte) (int, error) {
 	return w.ResponseRecorder.Write(p)
 }
 
-// A heartbeat that cannot be sent ends the context of the sequence.
+// A heartbeat that cannot be sent ends the context of the sequence. None comes before the retry field, however
+// short its interval.
 func TestEventsEndAfterFailedHeartbeat(t *testing.T) {
 	w := &brokenWriter{httptest.NewRecorder(), 2} // the retry field and one heartbeat
 	err := sse.ServeEvents(w, httptest.NewRequest("GET", "/", nil), func(ctx context.Context, _ string) iter.Seq2[sse.Event, error] {
@@ -218,7 +219,7 @@ func TestEventsEndAfterFailedHeartbeat(t *testing.T) {
 			<-ctx.Done()
 			yield(sse.Event{}, context.Cause(ctx))
 		}
-	}, sse.Heartbeat(time.Millisecond))
+	}, sse.Heartbeat(time.Nanosecond))
 	require.NoError(t, err)
 	require.Equal(t, "retry: 3000\n\n:\n\n", w.Body.String())
 }
