@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -300,7 +301,7 @@ func TestAnswersReachTheirOwnCallers(t *testing.T) {
 func TestLoggerDelaysNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answered, h := make(chan error, 1), newTap()
-		log := hookedLog(func() { assert.NoError(t, <-answered) })
+		log := blockingHandler{slog.NewTextHandler(io.Discard, nil), make(chan struct{}, 1), make(chan struct{})}
 		s := pawl.Session[counts](openRuntime(t, pawl.Config{Store: h, Logger: slog.New(log)}), "a")
 		open, entered := gate(h)
 		first := push(s, "first")
@@ -328,16 +329,11 @@ func TestLoggerDelaysNoAnswer(t *testing.T) {
 		cancel()
 		assert.ErrorIs(t, <-left, context.Canceled)
 		close(hold)
+		<-log.asked
+		assert.NoError(t, <-answered)
+		close(log.free)
 	})
 }
-
-// hookedLog is a log handler that is called for each record.
-type hookedLog func()
-
-func (hookedLog) Enabled(context.Context, slog.Level) bool    { return true }
-func (l hookedLog) Handle(context.Context, slog.Record) error { l(); return nil }
-func (l hookedLog) WithAttrs([]slog.Attr) slog.Handler        { return l }
-func (l hookedLog) WithGroup(string) slog.Handler             { return l }
 
 // lateLoad is a store that calls after before one Load returns, which delays that Load.
 type lateLoad struct {

@@ -124,7 +124,7 @@ type Waiter[V any] struct {
 
 	ready chan struct{}   // one slot; gets one value when the caller may go on
 	awake *sync.WaitGroup // counts the caller until it has the answer; nil: no worker waits for that
-	wakes *Waiter[V]      // the caller of this waiter wakes that of wakes, once it is woken; nil: no other
+	wakes *Waiter[V]      // the waiter whose caller this one's caller wakes; nil: none
 
 	// State and the rest are protected by the queue's lock, the links of an arrival by that of the
 	// arrivals.
@@ -425,8 +425,8 @@ const (
 )
 
 // Await waits until w is answered, its deadline passes or ctx ends. A caller that got its answer wakes the
-// next one of WakeInTurn. When the caller left without an
-// answer, state says how far w had come: a waiter in Waiting is withdrawn and will never run.
+// next one of WakeInTurn. When the caller left without an answer, state says how far w had come: a waiter
+// in Waiting is withdrawn and will never run.
 func (q *Queue[V]) Await(ctx context.Context, w *Waiter[V]) (ending Ending, state State) {
 	select {
 	case <-w.ready:

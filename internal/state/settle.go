@@ -289,7 +289,7 @@ func settleSlice(n *node, old, v reflect.Value, depth int) (bool, error) {
 	if v.IsNil() {
 		return old.IsNil(), nil
 	}
-	if n.elem.kind == kString && sameStrings(old, v) { // else v is read again, and what is kept is checked then
+	if n.elem.kind == kString && equalList(n, old, v) { // else v is read again, and what is kept is checked then
 		v.Set(old)
 		return true, nil
 	}
@@ -325,19 +325,6 @@ func settleSlice(n *node, old, v reflect.Value, depth int) (bool, error) {
 	}
 	v.Set(out)
 	return false, nil
-}
-
-// sameStrings reports whether v, a list of strings that is not nil, equals old. A nil old equals no list.
-func sameStrings(old, v reflect.Value) bool {
-	if old.IsNil() || old.Len() != v.Len() {
-		return false
-	}
-	for i := range v.Len() {
-		if old.Index(i).String() != v.Index(i).String() {
-			return false
-		}
-	}
-	return true
 }
 
 // settleMap collects only the entries that differ, like settleObject.
